@@ -297,7 +297,8 @@ func (k callKind) doneAs(a *api.ReserveReply) (kind replyKind, ok bool) {
 	case callRenew:
 		ok = a.State == api.StateReserved
 	case callUnknown:
-		ok = a.State == api.StateUnknown
+		// A manager that remembers no unknown outcomes leaves the reservation as it is, and says what that is.
+		ok = a.State == api.StateUnknown || a.State == api.StatePending || a.State == api.StateNone
 	default:
 		ok = a.State.Terminal()
 	}

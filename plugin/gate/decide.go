@@ -71,7 +71,7 @@ func (s *Stream) proceed(now int64) verdict {
 		return s.ask(callReserve, 0, false)
 	}
 	s.expires = now + int64(s.route.PendingTTL)
-	return s.forward(now)
+	return s.forward(now, now)
 }
 
 // ask makes a call for whose reply the stream waits: a look-up, or a reserve, which asks for the right to run the request.
@@ -123,7 +123,7 @@ func (s *Stream) decideByEntry(e *cache.Entry, now int64) verdict {
 		if s.route.Ledger == config.LedgerUpstream {
 			// Upstream keeps the ledger, and may compare less strictly than the gate.
 			s.owner = false
-			return s.forward(now)
+			return s.forward(now, now)
 		}
 		return s.mismatch()
 	}
@@ -255,16 +255,18 @@ func (p *Plugin) forwardGranted(c *call, r *reply, s *Stream) {
 		return
 	}
 	s.expires, s.uncertain = expires, c.uncertain
-	s.apply(s.forward(c.sent))
+	s.apply(s.forward(c.sent, r.at))
 }
 
-// forward sends the request upstream under the reservation that was made at since.
-func (s *Stream) forward(since int64) verdict {
+// forward sends the request upstream under a reservation that was made between since and now. Its first renewal counts from
+// since, so that it is not late. Its number for upstream is now: an earlier attempt may have ended after since, but not
+// after now.
+func (s *Stream) forward(since, now int64) verdict {
 	p := s.plugin
 	p.metrics.count(p.metrics.miss)
 	s.copyFromHeaders()
 	s.recordWait()
-	s.status, s.reservedAt = statusExecuted, since
+	s.status, s.reservedAt = statusExecuted, now
 	p.startRenewing(&s.reservation, since)
 	if s.outlivesClient() && s.canCarry() {
 		return s.carry()

@@ -45,8 +45,9 @@
 //
 // The router carries a forwarded request, and cancels it when the client's stream ends. The work may continue upstream, but
 // its answer is lost. With client_abort: continue the gate holds the request and makes the upstream call itself (carrier).
-// It does so from the plugin context, like all its calls. The result of the call settles the reservation, whether the
-// client is still there or not:
+// It does so from the plugin context, like all its calls, and only once the request has ended: the call has no trailers, so
+// the router carries requests with trailers. The result of the call settles the reservation, whether the client is still
+// there or not:
 //
 //	forwarded by the gate: carried --> settling --> replied (upstream's answer, as a local reply)
 //	                          |            | the client has left: no reply, the rest is the same

@@ -243,3 +243,29 @@ func TestUnknownIsReported(t *testing.T) {
 	expect(t, "counted", h.values["oncegate_gate_requests_outcome_unknown_total"], 3)
 	expect(t, "idle", p.idle(), true)
 }
+
+// A manager that remembers no unknown outcomes leaves the reservation to run out, and says what the key is. The gate takes
+// that for an acknowledgement: it does not repeat the call, and each further duplicate asks the ledger.
+func TestReportToAManagerThatRemembersNoUnknownOutcomes(t *testing.T) {
+	for _, answer := range []api.ReserveReply{{State: api.StatePending, ExpiresIn: time.Minute}, {State: api.StateNone}} {
+		h := newFakeHost(t)
+		p := started(t, h, "")
+		s, _ := h.run(p, 1, "k")
+		s.OnDone()
+		h.ready(p)
+		expect(t, "call", h.calls[h.last()].path, api.PathUnknown)
+		h.respond(p, h.last(), "200", answer)
+		name := answer.State.String()
+		expect(t, name+": idle", p.idle(), true)
+		calls := len(h.calls)
+		h.ticks(p, 10*time.Second)
+		expect(t, name+": calls", len(h.calls), calls)
+		expect(t, name+": abandoned", h.values["oncegate_gate_outcomes_abandoned_total"], 0)
+		retry, f := h.open(p, 2, "k")
+		expect(t, name+": a retry waits for the ledger", retry.OnRequestHeaders(true), PauseAll)
+		h.ready(p)
+		expect(t, name+": which is asked", h.calls[h.last()].path, api.PathReserve)
+		h.respond(p, h.last(), "201", granted)
+		expect(t, name+": a retry runs", f.resumedRequest, 1)
+	}
+}

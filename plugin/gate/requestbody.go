@@ -89,7 +89,7 @@ func (s *Stream) readBody(size int, end bool) Action {
 	case u.body.Truncated():
 	case !whole:
 		return s.holdPiece(piece)
-	case !end && (u.body.Len() <= leaveBytes || s.http1()):
+	case !end && (!s.endMayBeStuck() || u.forCall && s.claimBodyRoom(len(piece))):
 		return s.holdLast(piece)
 	}
 	if !s.putBack() {
@@ -99,8 +99,8 @@ func (s *Stream) readBody(size int, end bool) Action {
 }
 
 // holdLast holds the piece that completes a body until its end comes, because for an earlier answer the host would close an
-// HTTP/1 connection or reset an HTTP/2 stream. In HTTP/2 the end of a larger body may be stuck before a full buffer, so
-// holdLast is not used there, and only a reply waits for the end.
+// HTTP/1 connection or reset an HTTP/2 stream. If the end may be stuck, only a reply waits for it, and a request that the
+// gate would carry: trailers may come instead, which the gate's call does not have. That wait is short; see checkStalls.
 func (s *Stream) holdLast(piece []byte) Action {
 	u := &s.upload
 	if !s.putBack() {
@@ -110,7 +110,23 @@ func (s *Stream) holdLast(piece []byte) Action {
 		u.pieces = u.with(piece)
 	}
 	u.left = len(u.pieces)
+	if s.endMayBeStuck() {
+		s.plugin.awaitBody(s)
+	}
 	return Pause
+}
+
+// endMayBeStuck reports whether the host may have the whole declared body, and yet not show its end: in HTTP/2 the end of a
+// larger body may be stuck behind a full buffer.
+func (s *Stream) endMayBeStuck() bool {
+	size, length := s.upload.body.Len(), s.requestEnd.length
+	return length >= 0 && size >= length && size > leaveBytes && !s.http1()
+}
+
+// decideWithoutEnd decides about a request whose end does not come. The router will carry it.
+func (s *Stream) decideWithoutEnd() {
+	s.upload.forCall = false
+	s.apply(s.bodyRead(nil, true))
 }
 
 // holdPiece holds a piece until the rest of the body is there. The host stops reading from the client when its buffer is
@@ -123,6 +139,9 @@ func (s *Stream) holdPiece(piece []byte) Action {
 	switch {
 	case !buffer && !whole:
 	case s.claimBodyRoom(len(piece)):
+		if u.pieces == nil {
+			u.pieces = make([]byte, 0, u.claimed)
+		}
 		u.pieces = append(u.pieces, piece...)
 		if buffer {
 			p.awaitingBody.remove(s)
@@ -179,9 +198,6 @@ func (s *Stream) claimBodyRoom(more int) bool {
 		}
 		p.uploadBytes += n
 		u.claimed = need
-	}
-	if u.pieces == nil {
-		u.pieces = make([]byte, 0, need)
 	}
 	return true
 }
@@ -397,6 +413,8 @@ func (s *Stream) bodyUnavailable() verdict {
 const (
 	// stallTicks is how many ticks an answer may stand still before the gate takes the host's buffer to be full.
 	stallTicks = 5
+	// endTicks is the same for the end of a request's body.
+	endTicks = 2
 	// stallBytes is less than any useful buffer limit. The gate always holds smaller bodies.
 	stallBytes = 4 << 10
 )
@@ -415,6 +433,11 @@ func (p *Plugin) checkStalls() {
 			p.awaitingBody.remove(s)
 			if p.makeCurrent(s.id) {
 				s.releaseBody()
+			}
+		case s.phase == phaseBody && still >= endTicks && s.endMayBeStuck():
+			p.awaitingBody.remove(s)
+			if p.makeCurrent(s.id) {
+				s.decideWithoutEnd()
 			}
 		case s.phase == phaseBody && still >= int64(bodyPatience/tickPeriod) && s.upload.body.Len() >= stallBytes && !p.stallLogged:
 			p.stallLogged = true

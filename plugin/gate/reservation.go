@@ -74,10 +74,18 @@ func (p *Plugin) retryRenewal(c *call, r *reply, _ *Stream) {
 
 // Reservations that end without an answer to record.
 
+// endPhase ends the stream's phase together with its reservation. A client that got 202 is served apart from that: its reply
+// may wait for the request's end, and what follows of the request must not go upstream.
+func (s *Stream) endPhase() {
+	if s.phase != phaseDelayed && s.phase != phaseReplied {
+		s.phase = phaseDone
+	}
+}
+
 // releaseKey ends the reservation and frees its key: nothing ran, or upstream asks for a retry.
 func (s *Stream) releaseKey() {
 	p := s.plugin
-	s.phase = phaseDone
+	s.endPhase()
 	p.stopRenewing(&s.reservation)
 	switch {
 	case s.route.Ledger == config.LedgerManager:
@@ -104,7 +112,7 @@ func (s *Stream) reportUnknown() {
 		s.releaseKey()
 		return
 	}
-	s.phase = phaseDone
+	s.endPhase()
 	p.stopRenewing(&s.reservation)
 	p.metrics.count(p.metrics.unknownOutcomes)
 	c := s.newCall(callUnknown)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/cache"
+	"github.com/oncegate/oncegate/plugin/internal/fields"
 )
 
 // renewals counts the renewals among the calls.
@@ -137,4 +138,22 @@ func TestRenewalsAreBounded(t *testing.T) {
 		p.stopRenewing(r)
 		expect(t, "left", len(p.renewing), left-1)
 	}
+}
+
+// The attempt's number tells upstream which attempt is newer. So it comes from the grant and not from the reserve, which the
+// manager may have held while an earlier attempt was granted and ran.
+func TestAttemptNumberIsTheTimeOfTheGrant(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, `{"forward":{"attempt_header":"x-attempt"}}`)
+	s, f := h.open(p, 1, "k")
+	s.OnRequestHeaders(true)
+	h.ready(p)
+	h.respond(p, 0, "200", api.ReserveReply{State: api.StatePending, ExpiresIn: time.Minute})
+	h.ready(p)
+	expect(t, "the second call", h.calls[1].path, api.PathReserve)
+	h.now += int64(10 * time.Second)
+	h.respond(p, 1, "201", granted)
+	expect(t, "resumed", f.resumedRequest, 1)
+	number, _ := fields.Value(f.request, "x-attempt")
+	expect(t, "number", number, strconv.FormatInt(h.now/1e3, 10))
 }

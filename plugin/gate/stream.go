@@ -68,7 +68,7 @@ type Stream struct {
 	status string
 
 	reservation
-	reservedAt int64 // time of the reservation, nanoseconds
+	reservedAt int64 // when the gate had the reservation, nanoseconds
 	// headers are the request's; only set while OnRequestHeaders runs.
 	headers [][2]string
 	parts   []request.Part // of the key, if some are in the body
