@@ -336,10 +336,9 @@ func run(t *rapid.T, r rules, o Options) {
 			hash, b := pick()
 			token := someToken(hash)
 			until := now + rapid.Int64Range(-1, 200).Draw(t, "until")
-			got := tab().Settle(&hash, &token, until, now)
+			got, want := tab().Settle(&hash, &token, until, now), Gone
 			entries := m.bucket(b)
 			have := entries[hash]
-			want := Gone
 			switch {
 			case have == nil && got == Done:
 				want = Done // it was over, but still there
