@@ -131,7 +131,9 @@ func TestLedgersAnswersThatWaitAreApart(t *testing.T) {
 		answer := func(key string) string { return strings.Repeat(key, 1000) }
 		var waiting []*Exchange
 		for _, key := range keys {
-			first.Send(Request{Key: key, Body: `{"amount":1}`}).Answer(201, answer(key))
+			x := first.Send(Request{Key: key, Body: `{"amount":1}`})
+			x.Answer(201, answer(key))
+			want(t, "recorded", x.Response().Body, answer(key))
 		}
 		for _, key := range keys {
 			x := second.Open(Request{Key: key, Protocol: "HTTP/2", Headers: []string{"content-type: application/json", twelve}}, false)
