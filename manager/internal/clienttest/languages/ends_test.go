@@ -44,7 +44,7 @@ var ends = []end{
 		}
 		return d
 	}},
-	{name: "cut off", options: `,"lease_ms":500,"name":"first"`, millis: 200, again: true, before: func(w *world, l *language, log string) {
+	{name: "cut off", options: `,"lease_ms":500,"name":"first"`, millis: 1000, again: true, before: func(w *world, l *language, log string) {
 		// It finds the jobs of the first worker, and is not cut off.
 		w.another(l, w.manager.URL, log, `,"lease_ms":500,"name":"second"`)
 	}, trouble: func(w *world, l *language, log string, progress func()) *driver {
