@@ -108,6 +108,7 @@ type limitConnKey struct{}
 
 // serveHTTP answers a request of net/http.
 func (s *Server) serveHTTP(hw http.ResponseWriter, hr *http.Request) {
+	start := time.Now()
 	x := exchanges.Get().(*exchange)
 	defer func() {
 		s.bodies.give(x.room.bytes, x.room.small)
@@ -152,6 +153,12 @@ func (s *Server) serveHTTP(hw http.ResponseWriter, hr *http.Request) {
 	if p == nil {
 		x.req.Body = x.body
 		s.serve(&x.req, &x.resp)
+	} else {
+		m := s.metrics.unmatched
+		if e, _ := s.routes.find(&x.req); e != nil {
+			m = e.metrics
+		}
+		m.observe(p.Status, time.Since(start), nil)
 	}
 	if multi {
 		c = nil // it carries other streams, too

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
+
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
 )
@@ -123,6 +125,10 @@ func TestBodyOverTheLimitIsRefused(t *testing.T) {
 		if resp.StatusCode != 413 || !strings.Contains(string(b), `"code":"too-large"`) || resp.Header.Get(api.HeaderManager) != "test-1" {
 			t.Errorf("%s: %d %s", what, resp.StatusCode, b)
 		}
+	}
+	var counted dto.Metric
+	if err := s.server.metrics.requests.WithLabelValues("POST /new", "4xx").Write(&counted); err != nil || counted.Counter.GetValue() != 2 {
+		t.Errorf("oncegate_http_requests_total counts %v refused requests, want 2 (%v)", counted.Counter.GetValue(), err)
 	}
 }
 
