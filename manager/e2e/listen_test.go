@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/oncegate/oncegate/manager/internal/doctor"
 )
 
 // socketClient speaks HTTP with whatever listens on a Unix socket.
@@ -121,6 +123,9 @@ func TestManagerServesOnAUnixSocket(t *testing.T) {
 	}
 	if code, out := (environ{"ONCEGATE_MANAGER_URL=unix:" + path}).oncegate(t, "ledger", "list"); code != 0 || !strings.Contains(out, "pending") {
 		t.Errorf("exit code %d: %s", code, out)
+	}
+	if code, found, errs := examine(t, "--manager", "unix:"+path, "--metrics", "unix:"+admin); code != 0 || !has(found, doctor.OK, "manager: alarms", "") {
+		t.Errorf("the doctor: exit code %d, %s: %+v", code, errs, found)
 	}
 	if code := p.stop(t); code != 0 {
 		t.Errorf("exit code %d: %s", code, p.stderr)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -54,8 +55,8 @@ func parseDoctor(env Environment, args []string) (doctor.Target, bool, error) {
 	fromEnv, _ := env.Getenv(managerURLEnv)
 	manager, metrics, envoy, tokenFile := cmp.Or(fromEnv, defaultManagerURL), "", "", ""
 	sample, timeout, asJSON := 2*time.Second, 10*time.Second, false
-	fs.StringVar(&manager, "manager", manager, "`URL` of the manager's API ["+managerURLEnv+"]")
-	fs.StringVar(&metrics, "metrics", "", "`URL` of the manager's --admin listener, to look at its metrics")
+	fs.StringVar(&manager, "manager", manager, "`URL` of the manager's API, or unix:PATH ["+managerURLEnv+"]")
+	fs.StringVar(&metrics, "metrics", "", "`URL` of the manager's --admin listener, or unix:PATH, to look at its metrics")
 	fs.StringVar(&envoy, "envoy", "", "`URL` of Envoy's admin listener, to look at the gate and what is around it")
 	fs.StringVar(&tokenFile, "token-file", "", "`file` that begins with a bearer token of an operator")
 	var certificates clientTLS
@@ -81,12 +82,25 @@ func parseDoctor(env Environment, args []string) (doctor.Target, bool, error) {
 	}); err != nil {
 		return target, false, err
 	}
-	for _, u := range []struct{ name, value string }{{"manager", manager}, {"metrics", metrics}, {"envoy", envoy}, {"probe", probe.URL}} {
-		if u.value == "" && u.name != "manager" {
+	behind := sockets{}
+	for _, u := range []struct {
+		name    string
+		value   *string
+		manager bool
+	}{{"manager", &manager, true}, {"metrics", &metrics, true}, {"envoy", &envoy, false}, {"probe", &probe.URL, false}} {
+		if *u.value == "" && u.name != "manager" {
 			continue
 		}
-		if parsed, err := url.Parse(u.value); err != nil || parsed.Host == "" || parsed.Scheme != "http" && parsed.Scheme != "https" {
-			return target, false, settings.Usagef("--%s %q: must be http:// or https:// with a host", u.name, u.value)
+		if path, ok := settings.SocketPath(*u.value); ok && path != "" && u.manager {
+			*u.value = behind.url(u.name, path)
+			continue
+		}
+		if parsed, err := url.Parse(*u.value); err != nil || parsed.Host == "" || parsed.Scheme != "http" && parsed.Scheme != "https" {
+			orSocket := ""
+			if u.manager {
+				orSocket = ", or unix:PATH"
+			}
+			return target, false, settings.Usagef("--%s %q: must be http:// or https:// with a host%s", u.name, *u.value, orSocket)
 		}
 	}
 	token, err := readToken(tokenFile)
@@ -100,7 +114,43 @@ func parseDoctor(env Environment, args []string) (doctor.Target, bool, error) {
 	if client == nil {
 		client = &http.Client{}
 	}
+	behind.serve(client)
 	client.Timeout = timeout
 	trim := func(s string) string { return strings.TrimRight(s, "/") }
 	return doctor.Target{Manager: trim(manager), Token: token, Metrics: trim(metrics), Envoy: trim(envoy), Explain: env.ExplainGate, Client: client, Sample: sample, Probe: probe}, asJSON, nil
+}
+
+// sockets are the paths of Unix sockets, by the address that stands for each in a URL.
+type sockets map[string]string
+
+// url returns a URL that stands for a socket.
+func (s sockets) url(name, path string) string {
+	host := name + "-socket.invalid" // no resolver knows such a name
+	s[host+":80"] = path
+	return "http://" + host
+}
+
+// serve makes a client connect to the sockets.
+func (s sockets) serve(client *http.Client) {
+	if len(s) == 0 {
+		return
+	}
+	transport, ok := client.Transport.(*http.Transport)
+	if !ok {
+		transport = http.DefaultTransport.(*http.Transport).Clone()
+	}
+	var dialer net.Dialer
+	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if path, ok := s[address]; ok {
+			network, address = "unix", path
+		}
+		return dialer.DialContext(ctx, network, address)
+	}
+	transport.Proxy = func(r *http.Request) (*url.URL, error) {
+		if _, ok := s[r.URL.Host+":80"]; ok {
+			return nil, nil
+		}
+		return http.ProxyFromEnvironment(r)
+	}
+	client.Transport = transport
 }

@@ -7,7 +7,9 @@ import (
 
 func TestDoctorRefusesBadCommandLines(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
-		{"--manager 127.0.0.1:8090", `--manager "127.0.0.1:8090": must be http:// or https:// with a host`},
+		{"--manager 127.0.0.1:8090", `--manager "127.0.0.1:8090": must be http:// or https:// with a host, or unix:PATH`},
+		{"--manager unix:", `--manager "unix:": must be http://`},
+		{"--envoy unix:/x", `--envoy "unix:/x": must be http:// or https:// with a host`},
 		{"--envoy ftp://x", `--envoy "ftp://x": must be http:// or https://`},
 		{"--sample-seconds 0", `--sample-seconds "0": must be a number of seconds`},
 		{"--probe /payments", `--probe "/payments": must be http:// or https://`},
