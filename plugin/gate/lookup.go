@@ -42,13 +42,16 @@ func (s *Stream) readLookUp(headers request.Headers, path string) verdict {
 	_, query, _ := strings.Cut(path, "?")
 	lost, paths := parameter(query, "path")
 	method, methods := parameter(query, "method")
-	if paths != 1 || methods > 1 || !canBeLost(lost) {
+	exact, marks := parameter(query, "exact")
+	if paths != 1 || methods > 1 || marks > 1 || marks == 1 && exact != "1" || !canBeLost(lost) {
 		return s.invalid(&api.Problem{
 			Status: 400, Code: api.CodeInvalidRequest, Title: "The look-up names no request",
-			Detail: `The query needs path, once, percent-encoded: the path of the lost request, which starts with "/". It may have method.`,
+			Detail: `The query needs path, once, percent-encoded: the path of the lost request, which starts with "/". It may have method, and exact=1 for a path that the proxy does not normalize.`,
 		})
 	}
-	lost = normalized(lost)
+	if marks == 0 {
+		lost = normalized(lost)
+	}
 	method, route := p.config.Lost(method, lost)
 	if route == nil {
 		return s.notFound()
@@ -316,6 +319,10 @@ func (s *Stream) lookUpURL() string {
 			b = append(b, '%', digits[c>>4], digits[c&15])
 		}
 	}
-	b = append(b, "&method="+method+"&wait_ms="...)
+	b = append(b, "&method="+method...)
+	if normalized(path) != path {
+		b = append(b, "&exact=1"...)
+	}
+	b = append(b, "&wait_ms="...)
 	return string(strconv.AppendInt(b, int64(s.route.PendingWait/time.Millisecond), 10))
 }

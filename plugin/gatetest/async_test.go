@@ -52,6 +52,20 @@ func TestAsyncAnswerIsLookedUp(t *testing.T) {
 	})
 }
 
+// Where the proxy normalizes no paths, the Location names the path as the gate saw it.
+func TestAsyncAnswerOfAStrangePathIsLookedUp(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r, b := abortRig(t, guest, Options{Config: `{` + respondAsync + `}`})
+		a := r.Send(Request{Path: "/payments//1/./2", Key: "k", Headers: []string{"prefer: respond-async"}}).Response()
+		want(t, "location", a.Header("location"), "/lost?path=/payments//1/./2&method=POST&exact=1&wait_ms=5000")
+		look := accepted(t, r, "accepted", a)
+		b.await(t, 0).answer(upstream(201, "paid"))
+		want(t, "looked up", look().Response().Body, "paid")
+		a = r.Send(Request{Method: "GET", Path: "/lost?path=/payments//1/./2&exact=2", Key: "k"}).Response()
+		want(t, "a value that is not allowed", a.Status, "400")
+	})
+}
+
 // With wait the client gets 202 only if the answer takes longer.
 func TestAsyncAnswerAfterAWait(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
