@@ -213,7 +213,7 @@ func (s *Settings) table() []setting {
 		number("max-waiters", "", "most reserves that wait at the same time", 1, 1_000_000, "10000", &s.Ledger.MaxWaiters),
 
 		number("max-header-bytes", "", "largest headers of a request", 1024, 1<<20, "16384", &s.Server.MaxHeaderBytes),
-		number("max-body-memory-bytes", "", "memory of the bodies of all requests that arrive or are at work; more wait for a second and get 503. At least the largest request", 2<<20, 1<<44, "536870912", &s.Server.MaxBodyMemory),
+		number("max-body-memory-bytes", "", "memory of the bodies of all requests that arrive or are at work; more wait for a second and get 503. At least twice the largest request", 2<<20, 1<<44, "536870912", &s.Server.MaxBodyMemory),
 		number("max-in-flight", "", "most requests at work at the same time; held ones do not count", 1, 1_000_000, "4096", &s.Server.MaxInFlight),
 		number("max-connections", "", "most open connections", 1, 1_000_000, "16384", &s.Server.MaxConnections),
 		duration("read-timeout-seconds", "", seconds+" that a client has to send a request", 0.001, 3600, "10", &s.Server.ReadTimeout),
