@@ -4,14 +4,13 @@ import (
 	"cmp"
 	"errors"
 	"io/fs"
-	"net/url"
 	"os"
 	"path/filepath"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/oncegate/oncegate/manager/internal/store/etcd/dsn"
+	redisdsn "github.com/oncegate/oncegate/manager/internal/store/redis/dsn"
 )
 
 // check looks at what one setting alone cannot tell.
@@ -98,15 +97,10 @@ func because(err error) string {
 // The DSN is never part of a message: it may hold a password.
 
 func (s *Settings) checkRedisDSN() error {
-	_, err := goredis.ParseURL(s.StoreDSN)
-	var malformed *url.Error // quotes the URL, or what it takes for the port
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &malformed):
-		err = errors.New("it is none")
+	if err := redisdsn.Check(s.StoreDSN); err != nil {
+		return Usagef("%s: must be a URL like redis://user:password@host:6379/0, or rediss:// for TLS; %v", s.named("store-dsn"), err)
 	}
-	return Usagef("%s: must be a URL like redis://user:password@host:6379/0, or rediss:// for TLS; %v", s.named("store-dsn"), err)
+	return nil
 }
 
 func (s *Settings) checkPostgresDSN() error {

@@ -378,7 +378,7 @@ func (s *Store) Scrub(ctx context.Context, write func(context.Context) error) er
 // Copy is a state with what a log needs to begin from it: records in the log's form, which Open takes as a snapshot.
 type Copy struct {
 	s    *Store
-	snap *state.Snapshot
+	snap diskSnapshot
 	at   time.Time
 	buf  []byte
 

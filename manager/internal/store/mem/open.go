@@ -119,7 +119,7 @@ func (r *recovery) open() (err error) {
 	if r.s.state != nil {
 		return nil
 	}
-	if r.s.state, err = state.Open(r.dir, r.id, r.stateOptions()); err != nil {
+	if r.s.state, err = openDisk(r.dir, r.id, r.stateOptions()); err != nil {
 		return other(err)
 	}
 	r.last = r.s.state.Sequence()

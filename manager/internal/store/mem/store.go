@@ -92,7 +92,7 @@ type Store struct {
 
 	// With a log, state has what was flushed. hotBytes are about those of the hot layers. generation grows when frozen
 	// layers have become a part of the state.
-	state      *state.State
+	state      disk
 	hotBytes   int64
 	generation uint64
 	freeze     freeze

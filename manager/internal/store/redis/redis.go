@@ -60,8 +60,9 @@ type Store struct {
 	remote.Lasting
 }
 
-// Open connects, checks the server's settings and the format of the stored data, and subscribes to wake-ups.
-func Open(ctx context.Context, o Options) (*Store, error) {
+// Open connects, checks the server's settings and the format of the stored data, and subscribes to wake-ups. It returns
+// no *Store, because the compiler would compile 1,500 generic functions of go-redis again for each caller of it.
+func Open(ctx context.Context, o Options) (store.Store, error) {
 	ro, err := goredis.ParseURL(o.URL)
 	if err != nil {
 		return nil, fmt.Errorf("redis store: URL %q: %w", redact(o.URL), err)

@@ -42,7 +42,7 @@ func open(t *testing.T, url string) *Store {
 			t.Error(err)
 		}
 	})
-	return s
+	return s.(*Store)
 }
 
 func TestRefusesAServerThatEvicts(t *testing.T) {

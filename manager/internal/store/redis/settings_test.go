@@ -55,7 +55,7 @@ func openChecked(t *testing.T, url string, every time.Duration) (*Store, *logged
 	}
 	operator := goredis.NewClient(o)
 	t.Cleanup(func() { _ = operator.Close() })
-	return s, log, operator
+	return s.(*Store), log, operator
 }
 
 func setPolicy(t *testing.T, operator *goredis.Client, policy string) {
