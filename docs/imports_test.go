@@ -41,7 +41,7 @@ var mayImport = map[string][]string{
 	"manager/client/internal/fake": {"manager/api", "manager/client"},
 	"manager/client/workertest":    {"manager/client"},
 
-	"manager/cmd/oncegate":      {"manager/internal/cli", "plugin/config"},
+	"manager/cmd/oncegate":      {"manager/internal/cli", "manager/internal/timers", "plugin/config"},
 	"manager/internal/cli":      {"manager/api", "manager/internal/peers", "manager/internal/crypt", "manager/internal/store/sealed", "manager/client", "manager/client/admin", "manager/internal/app", "manager/internal/doctor", "manager/internal/httpd", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/ship", "manager/internal/ledger/window", domain, engines, "manager/internal/wal"},
 	"manager/internal/app":      {"manager/api", "manager/internal/filelock", "manager/internal/peers", "manager/internal/crypt", "manager/internal/store/sealed", "manager/internal/home", "manager/internal/httpd", "manager/internal/server", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/scrape", "manager/internal/ship", "manager/internal/tracing", "manager/internal/ui", domain, engines, "manager/internal/wal"},
 	"manager/internal/settings": {"manager/api", "manager/internal/peers", "manager/internal/httpd", "manager/internal/object", "manager/internal/store/etcd/dsn", "manager/internal/store/redis/dsn", domain},
@@ -119,7 +119,7 @@ var leaves = []string{
 	"docs", "charts/telemetry", "manager/api", "manager/internal/openapi", "plugin/internal/fields", "plugin/internal/jsonguard",
 	"plugin/gatebench", "plugin/wasmcheck", "manager/client/internal/wire", "manager/internal/tracing",
 	"manager/internal/codec", "manager/internal/object/sharedkey", "manager/internal/crypt", "manager/internal/store",
-	"manager/internal/store/etcd/dsn", "manager/internal/store/redis/dsn", "manager/internal/filelock", "manager/internal/scrape", "manager/internal/batch",
+	"manager/internal/store/etcd/dsn", "manager/internal/store/redis/dsn", "manager/internal/filelock", "manager/internal/scrape", "manager/internal/batch", "manager/internal/timers",
 	"manager/e2e", "manager/internal/apitest", "manager/internal/clienttest/...", "manager/managertest/deep",
 	"manager/managertest/ports", "manager/managertest/servers", "manager/managertest/tracetest", "e2e", "e2e/envoydiff",
 }

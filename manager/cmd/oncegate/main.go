@@ -18,6 +18,7 @@ import (
 	"os"
 
 	"github.com/oncegate/oncegate/manager/internal/cli"
+	"github.com/oncegate/oncegate/manager/internal/timers"
 	"github.com/oncegate/oncegate/plugin/config"
 )
 
@@ -26,7 +27,7 @@ var buildVersion string
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == "serve" {
-		relaxTimers()
+		timers.Relax()
 	}
 	os.Exit(cli.Main(buildVersion, config.Explain))
 }

@@ -1,4 +1,6 @@
-package main
+//go:build linux
+
+package timers
 
 import (
 	"fmt"
@@ -11,14 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// childVariable makes the test program call relaxTimers and say what it is then.
+// childVariable makes the test program call Relax and say what it is then.
 const childVariable = "ONCEGATE_TEST_RELAX"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(childVariable) == "" {
 		os.Exit(m.Run())
 	}
-	relaxTimers()
+	Relax()
 	slack, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
 	fmt.Println(os.Getpid(), slack, err, os.Args[1:], os.Getenv(relaxedVariable))
 }

@@ -1,4 +1,5 @@
-package main
+// Package timers lowers the cost of the process's timers.
+package timers
 
 import (
 	"os"
@@ -19,10 +20,10 @@ const (
 // relaxedVariable says to the program that it has been started again.
 const relaxedVariable = "ONCEGATE_TIMERS_RELAXED"
 
-// relaxTimers starts the program again, as the same process, with timerSlack. Threads have the slack of those that start them, and the
+// Relax starts the program again, as the same process, with timerSlack. Threads have the slack of those that start them, and the
 // thread which it is about began before the program did. An operator who has set another slack (TimerSlackNSec of systemd) keeps it, and
 // so does a system that refuses.
-func relaxTimers() {
+func Relax() {
 	if os.Getenv(relaxedVariable) != "" {
 		_ = os.Unsetenv(relaxedVariable)
 		return
