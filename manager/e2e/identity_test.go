@@ -249,16 +249,18 @@ func TestPlaceOfAnotherLedger(t *testing.T) {
 	}
 }
 
-// TestBucketKnowsMore: a directory that was put back to an earlier state notices by its copies.
+// TestBucketKnowsMore: a directory that was put back to an earlier state notices by its copies, even when its log has come further
+// than them. It then remembers nothing for the window of its logs, which is longer than a key lasts.
 func TestBucketKnowsMore(t *testing.T) {
 	t.Parallel()
 	_, bucket, env := newBucket(t)
 	dir := t.TempDir()
 	start := func(dir string) *process {
-		return env.startManager(t, "--data-dir", dir, "--ship-to", shipBucket, "--ship-interval-seconds", "0.05", "--ship-lease-seconds", "1")
+		return env.startManager(t, "--data-dir", dir, "--admin", "127.0.0.1:0", "--ship-to", shipBucket, "--ship-interval-seconds", "0.05", "--ship-lease-seconds", "1")
 	}
 	p := start(dir)
 	commitKey(t, p.addr["api"], "early")
+	mustAnswer(t, 201, "PUT", "http://"+p.addr["api"]+"/v1/logs/payments", `{"window_ms":36000000}`)
 	if code := p.stop(t); code != 0 {
 		t.Fatal(p.stderr)
 	}
@@ -268,6 +270,13 @@ func TestBucketKnowsMore(t *testing.T) {
 	commitKey(t, p.addr["api"], "late")
 	shippedSince(t, bucket, before)
 	p.kill()
+	p = env.startManager(t, "--data-dir", older)
+	for i := range 30 {
+		commitKey(t, p.addr["api"], fmt.Sprint("new ", i))
+	}
+	if code := p.stop(t); code != 0 {
+		t.Fatal(p.stderr)
+	}
 	p = start(older)
 	until(t, "it notices", func() bool {
 		return strings.Contains(p.stderr.String(), "put back to an earlier state: the copy in object storage remembers it")
@@ -275,5 +284,8 @@ func TestBucketKnowsMore(t *testing.T) {
 	wantQuarantine(t, "POST", "http://"+p.addr["api"]+"/v1/ledger/reserve", `{"key":"late","token":"again"}`)
 	if status, body := get(t, p.addr["api"], "/v1/ledger/entries/early"); status != 200 {
 		t.Errorf("%d %s", status, body)
+	}
+	if _, metrics := get(t, p.addr["admin"], "/metrics"); !strings.Contains(metrics, "oncegate_quarantine_remaining_seconds 35") {
+		t.Errorf("the quarantine is not that of the log's window: %.300s", metrics[strings.Index(metrics, "oncegate_quarantine_remaining_seconds"):])
 	}
 }

@@ -23,7 +23,7 @@ type restored interface {
 	// State is what is known of the quarantine.
 	State() quarantine.State
 	// Begin begins a quarantine.
-	Begin(ctx context.Context, d time.Duration, why string) error
+	Begin(ctx context.Context, d, window time.Duration, why string) error
 	// End ends a quarantine, whatever it is for, and returns the state before.
 	End(ctx context.Context) (was quarantine.State, err error)
 }
@@ -102,21 +102,34 @@ func (a *app) longestTTL() time.Duration {
 	return max(a.settings.Ledger.WithDefaults().LongestTTL(), a.settings.Ledger.Longest.Get())
 }
 
+// longestWindow is the longest window of all named logs, 0 when there are none.
+func (a *app) longestWindow() time.Duration {
+	if a.logs == nil {
+		return 0
+	}
+	return a.logs.LongestWindow()
+}
+
 // watchPast has the ledger act on what callers remember of it.
 func (a *app) watchPast(ctx context.Context) error {
 	past := shard.Past{Longest: a.longestTTL, Restored: a.restoredName}
 	past.Begin = func(ctx context.Context, d time.Duration, why string) error {
-		if err := a.restored.Begin(ctx, d, why); err != nil {
-			a.auditLog.Error("ALARM: the ledger forgot something, and beginning the quarantine failed: the call that showed it is refused", "why", why, "error", err.Error())
-			return err
-		}
-		a.auditLog.Error("ALARM: the ledger forgot something: a quarantine begins", "why", why, "seconds", d.Seconds())
-		return nil
+		return a.forgot(ctx, d, a.longestWindow(), why)
 	}
 	if a.wal != nil {
 		past.Position = a.wal.Log().Durable
 	}
 	return a.shard.Watch(ctx, past)
+}
+
+// forgot begins the quarantine of a ledger that forgot something. window is that of its named logs.
+func (a *app) forgot(ctx context.Context, d, window time.Duration, why string) error {
+	if err := a.restored.Begin(ctx, d, window, why); err != nil {
+		a.auditLog.Error("ALARM: the ledger forgot something, and beginning the quarantine failed: the call that showed it is refused", "why", why, "error", err.Error())
+		return err
+	}
+	a.auditLog.Error("ALARM: the ledger forgot something: a quarantine begins", "why", why, "seconds", d.Seconds(), "seconds_for_logs", max(d, window).Seconds())
+	return nil
 }
 
 // quarantined is the quarantine for the page; nil when there is none.

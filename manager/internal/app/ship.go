@@ -84,12 +84,12 @@ func (a *app) startShipping() {
 	if q, ok := a.restored.(*quarantine.Quarantine); ok {
 		l.EpochFloor = func() uint64 { return q.State().EpochFloor }
 	}
-	l.WentBack = func(ctx context.Context, shipped uint64) error {
-		return a.shard.Meet(ctx, a.shard.MarkAt(shipped), "the copy in object storage")
+	l.WentBack = func(ctx context.Context, shipped uint64, past ship.Longest) error {
+		return a.shard.WentBack(ctx, shipped, "the copy in object storage", func(ctx context.Context, why string) error {
+			return a.forgot(ctx, max(past.TTL, a.longestTTL()), max(past.Window, a.longestWindow()), why)
+		})
 	}
-	if a.logs != nil {
-		l.LongestWindow = a.logs.LongestWindow
-	}
+	l.LongestWindow = a.longestWindow
 	a.shipper.Start(l)
 }
 

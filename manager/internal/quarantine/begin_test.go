@@ -15,7 +15,7 @@ import (
 type running interface {
 	State() quarantine.State
 	Remaining() time.Duration
-	Begin(ctx context.Context, d time.Duration, why string) error
+	Begin(ctx context.Context, d, window time.Duration, why string) error
 	Doubt(ctx context.Context, d time.Duration, why string) error
 	Trust(ctx context.Context) (bool, error)
 	Extend(ctx context.Context, d time.Duration, why string) error
@@ -83,9 +83,9 @@ func TestManagerBeginsAndEndsIt(t *testing.T) {
 				}
 				want(0, false)
 				must(q.Doubt(ctx, time.Hour, "new"))
-				must(q.Begin(ctx, time.Minute, "a gate knows more")) // no shorter than it was
-				must(q.Begin(ctx, 2*time.Hour, "a peer knows more"))
-				must(q.Begin(ctx, time.Minute, "a peer knows more"))
+				must(q.Begin(ctx, time.Minute, 0, "a gate knows more")) // no shorter than it was
+				must(q.Begin(ctx, 2*time.Hour, 0, "a peer knows more"))
+				must(q.Begin(ctx, time.Minute, 0, "a peer knows more"))
 				must(q.Doubt(ctx, 9*time.Hour, "new"))
 				floor := q.State().EpochFloor
 				if ended, err := q.Trust(ctx); err != nil || ended || floor == 0 {

@@ -91,7 +91,7 @@ func BeginDir(dir string, d time.Duration, restoredTo time.Time, why string) (St
 		return State{}, err
 	}
 	r := q.now.Load().rest()
-	r.begin(d, restoredTo, why)
+	r.begin(d, d, restoredTo, why)
 	return r.state(), Write(dir, r)
 }
 
@@ -203,10 +203,10 @@ func (q *Quarantine) change(ctx context.Context, do func(r *Record, now time.Tim
 	return nil
 }
 
-// Begin begins a quarantine of the ledger and of all logs for d at least, for that reason.
-func (q *Quarantine) Begin(ctx context.Context, d time.Duration, why string) error {
+// Begin begins a quarantine for d at least, and of all logs for window at least if that is longer, for that reason.
+func (q *Quarantine) Begin(ctx context.Context, d, window time.Duration, why string) error {
 	return q.change(ctx, func(r *Record, now time.Time) bool {
-		r.begin(d, now, why)
+		r.begin(d, window, now, why)
 		return true
 	})
 }

@@ -133,7 +133,7 @@ func Read(ctx context.Context, st store.Store) (s State, err error) {
 // replaced.
 func Begin(ctx context.Context, st store.Store, d time.Duration, why string) (State, error) {
 	return update(ctx, st, true, func(r *Record, now time.Time) bool {
-		r.begin(d, now.UTC(), why)
+		r.begin(d, d, now.UTC(), why)
 		return true
 	})
 }
@@ -203,9 +203,9 @@ func (s *Shared) Remaining() time.Duration { return s.known.Load().Remaining }
 // State is what is known of the quarantine, as of a second ago.
 func (s *Shared) State() State { return *s.known.Load() }
 
-// Begin begins a quarantine for all managers of the store, for d at least and for that reason.
-func (s *Shared) Begin(ctx context.Context, d time.Duration, why string) error {
-	now, err := Begin(ctx, s.st, d, why)
+// Begin begins a quarantine for all managers of the store, for the longer of d and window at least and for that reason.
+func (s *Shared) Begin(ctx context.Context, d, window time.Duration, why string) error {
+	now, err := Begin(ctx, s.st, max(d, window), why)
 	if err == nil {
 		s.note(now)
 	}

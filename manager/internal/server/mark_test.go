@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -36,7 +37,7 @@ func newMarkSite(t *testing.T) *markSite {
 	}
 	m.position.Store(7)
 	if err := m.me.Watch(t.Context(), shard.Past{
-		Position: m.position.Load, Longest: func() time.Duration { return time.Hour }, Begin: m.restored.Begin,
+		Position: m.position.Load, Longest: func() time.Duration { return time.Hour }, Begin: func(ctx context.Context, d time.Duration, why string) error { return m.restored.Begin(ctx, d, 0, why) },
 		Restored: func() string { return m.restored.State().RestoredTo.String() },
 	}); err != nil {
 		t.Fatal(err)

@@ -175,6 +175,22 @@ func (k *Keeper) Meet(ctx context.Context, m api.Mark, from string) error {
 	return k.settle(ctx, m)
 }
 
+// WentBack begins a quarantine, by begin, because from has records of the ledger up to a position that the ledger lacks,
+// however far it has come since. The errors are those of begin, the store's, and the context's.
+func (k *Keeper) WentBack(ctx context.Context, position uint64, from string, begin func(ctx context.Context, why string) error) error {
+	select {
+	case k.meeting <- struct{}{}:
+		defer func() { <-k.meeting }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	m := k.MarkAt(position)
+	if err := begin(ctx, fmt.Sprintf("the ledger was put back to an earlier state: %s remembers it with other records up to %s, and it is at %s", from, m, k.Mark())); err != nil {
+		return err
+	}
+	return k.settle(ctx, m)
+}
+
 // settle notes that a quarantine covers what a caller with that mark knows.
 func (k *Keeper) settle(ctx context.Context, m api.Mark) error {
 	return k.change(ctx, func(i *Identity) {

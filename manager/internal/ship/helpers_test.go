@@ -60,7 +60,8 @@ type ledger struct {
 	log     *plainLog
 	shipper *ship.Shipper
 	journal *journal
-	rounds  string // distinguishes the records of forks
+	rounds  string   // distinguishes the records of forks
+	lacked  []uint64 // of the calls of WentBack
 }
 
 const segmentBytes = 16 << 10
@@ -177,7 +178,13 @@ func startEngine(t *testing.T, dir string, store object.Store, change func(*ship
 			s.PruneOften()
 		}
 		s.Add(engine(l.log))
-		s.Start(ship.Ledger{})
+		s.Start(ship.Ledger{WentBack: func(_ context.Context, shipped uint64, past ship.Longest) error {
+			if past.TTL != 5*time.Minute {
+				t.Errorf("the copies know of a TTL of %s", past.TTL)
+			}
+			l.lacked = append(l.lacked, shipped)
+			return nil
+		}})
 		l.shipper = s
 	}
 	t.Cleanup(func() {

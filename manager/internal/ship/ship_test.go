@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -389,11 +390,26 @@ func TestForkedDirectoryBeginsAgain(t *testing.T) {
 	l = startLedger(t, dir, dest, nil)
 	l.append(20)
 	l.stop()
-	fork := startLedger(t, copied, dest, nil)
+	// It is noticed even where the fork has come further than what was shipped.
+	fork := startLedger(t, copied, nil, nil)
+	fork.rounds = "fork"
+	fork.append(25)
+	fork.crash()
+	fork = startLedger(t, copied, dest, nil)
+	fork.rounds = "fork"
 	fork.append(5)
 	fork.shipped()
+	if want := []uint64{40}; !slices.Equal(fork.lacked, want) {
+		t.Errorf("the log lacks records up to %v, want %v", fork.lacked, want)
+	}
 	fork.stop()
-	mustRestore(t, dest, "", 25)
+	restored, _, err := restore(t, dest, time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, last := mustHoldFork(t, restored, 20, "fork"); last != 50 {
+		t.Errorf("it was restored up to %d", last)
+	}
 }
 
 func TestOldObjectsAreRemoved(t *testing.T) {

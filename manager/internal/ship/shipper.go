@@ -162,13 +162,17 @@ type Ledger struct {
 	// EpochFloor, when set, returns the number above which the epochs of writers are since a restore. The manifest keeps
 	// the highest, so that the next restore uses a higher one.
 	EpochFloor func() uint64
-	// WentBack, when set, is called if the destination has more of the ledger's log than the log itself, up to shipped: the
-	// directory was put back to an earlier state. Nothing is shipped before it returns nil.
-	WentBack func(ctx context.Context, shipped uint64) error
+	// WentBack, when set, is called if the destination has records of the ledger's log, up to shipped, that the log does not
+	// have: the directory was put back to an earlier state. past is what the destination knows of that ledger. Nothing is
+	// shipped before WentBack returns nil.
+	WentBack func(ctx context.Context, shipped uint64, past Longest) error
 	// LongestWindow, when set, returns the longest window of all named logs, 0 when there are none. A restored manager refuses
 	// unknown ids for as long. It may be called at any time.
 	LongestWindow func() time.Duration
 }
+
+// Longest says for how long a ledger remembered keys, and ids of named logs, at most.
+type Longest struct{ TTL, Window time.Duration }
 
 // Start begins to ship the log of a ledger, which was added, until Close.
 func (s *Shipper) Start(l Ledger) {

@@ -151,13 +151,15 @@ func (st *stream) begin(ctx context.Context, term uint64) error {
 		}
 	}
 	if same {
-		if h != nil && h.Log == st.log.ID() && h.end() > st.log.Durable() && st.opts.ledger.WentBack != nil {
-			if err := st.opts.ledger.WentBack(ctx, h.end()); err != nil {
+		var lacks bool
+		if same, lacks, err = st.compare(ctx, h); err != nil {
+			return err
+		}
+		if lacks && st.opts.ledger.WentBack != nil {
+			past := Longest{time.Duration(m.LongestTTL) * time.Millisecond, time.Duration(m.LongestWindow) * time.Millisecond}
+			if err := st.opts.ledger.WentBack(ctx, h.end(), past); err != nil {
 				return err
 			}
-		}
-		if same, err = st.continues(ctx, h); err != nil {
-			return err
 		}
 	}
 	if err := st.newHead(ctx); err != nil {
@@ -175,36 +177,40 @@ func (st *stream) begin(ctx context.Context, term uint64) error {
 	return nil
 }
 
-// continues reports whether the log continues the history: it must have the last record of it.
-func (st *stream) continues(ctx context.Context, h *history) (bool, error) {
+// compare reports whether the log continues the history, because it has the last record of it, and whether it lacks
+// records of the history. Neither is known of a log whose record at that place cannot be compared any more.
+func (st *stream) compare(ctx context.Context, h *history) (same, lacks bool, err error) {
 	if h == nil || h.Log != st.log.ID() {
-		return false, nil
-	}
-	if h.empty() {
-		return h.nextRun() >= st.log.First() && h.nextRun() <= st.log.Durable()+1, nil
+		return false, false, nil
 	}
 	end := h.end()
-	if len(h.Runs) == 0 || h.Runs[len(h.Runs)-1].Last != end || end < st.log.First() || end > st.log.Durable() {
-		return false, nil
+	if end > st.log.Durable() {
+		return false, true, nil
+	}
+	if h.empty() {
+		return h.nextRun() >= st.log.First() && h.nextRun() <= st.log.Durable()+1, false, nil
+	}
+	if len(h.Runs) == 0 || h.Runs[len(h.Runs)-1].Last != end || end < st.log.First() {
+		return false, false, nil
 	}
 	_, records, err := fetchRun(ctx, st.opts.Store, h.Runs[len(h.Runs)-1], h.Log)
 	if lost(err) {
-		return false, nil
+		return false, false, nil
 	}
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	theirs := records[len(records)-1]
-	same := false
 	stop := errors.New("seen")
 	err = st.log.Records(ctx, end, func(_ uint64, body []byte) error {
 		same = string(body) == string(theirs)
+		lacks = !same
 		return stop
 	})
 	if err != nil && !errors.Is(err, stop) && !errors.Is(err, wal.ErrGone) {
-		return false, err
+		return false, false, err
 	}
-	return same, nil
+	return same, lacks, nil
 }
 
 func (st *stream) setNext(next uint64) {

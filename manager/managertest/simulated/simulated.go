@@ -187,7 +187,7 @@ func (m *Manager) build(ctx context.Context, st store.Store, want shard.Want) (e
 	}
 	// A mark is part of records, whose lengths are to be the same each time.
 	err = keeper.Watch(ctx, shard.Past{
-		Run: uint64(time.Now().UnixNano()), Position: m.position, Longest: m.longest, Begin: m.restored.Begin, Restored: m.restoredName,
+		Run: uint64(time.Now().UnixNano()), Position: m.position, Longest: m.longest, Begin: func(ctx context.Context, d time.Duration, why string) error { return m.restored.Begin(ctx, d, 0, why) }, Restored: m.restoredName,
 	})
 	if err != nil {
 		return err
