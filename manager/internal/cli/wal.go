@@ -10,13 +10,17 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/crypt"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/quarantine"
 	"github.com/oncegate/oncegate/manager/internal/settings"
 	"github.com/oncegate/oncegate/manager/internal/shard"
+	"github.com/oncegate/oncegate/manager/internal/ship"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 	"github.com/oncegate/oncegate/manager/internal/store/sealed"
@@ -81,6 +85,12 @@ func walHelp(w io.Writer) {
 // walVerify says what a manager would do with the directory: start, start and refuse
 // the keys of some records, or not start.
 func walVerify(ctx context.Context, env Environment, o walOptions) error {
+	if _, err := os.Lstat(filepath.Join(o.dataDir, ship.PartialDir)); err == nil {
+		return fmt.Errorf("a restore into %s was cut off; a manager refuses to start on it: restore again", o.dataDir)
+	}
+	if _, err := quarantine.ReadDir(o.dataDir); err != nil {
+		return fmt.Errorf("a manager refuses to start on %s: %w", o.dataDir, err)
+	}
 	records := newRecordCheck(o.ring)
 	r, err := mem.Verify(ctx, o.dataDir, mem.InspectOptions{Log: wal.InspectOptions{Check: records.entry}, Unreadable: records.unreadable})
 	if err != nil {
@@ -123,16 +133,17 @@ func walVerify(ctx context.Context, env Environment, o walOptions) error {
 // walRepair makes a state with damage one that a manager can rewrite again.
 func walRepair(ctx context.Context, env Environment, o walOptions) error {
 	done, err := mem.Repair(ctx, o.dataDir)
-	if err != nil {
-		return err
-	}
-	for _, d := range done.Damage {
-		fmt.Fprintf(env.Stdout, "removed: %v\n", d)
-	}
-	for _, u := range done.Named {
-		fmt.Fprintf(env.Stdout, "lost: %s %q\n", u.Collection, u.Key)
+	if done != nil { // also where the log cannot be read after it: the next repair finds no damage, and says nothing of this
+		for _, d := range done.Damage {
+			fmt.Fprintf(env.Stdout, "removed: %v\n", d)
+		}
+		for _, u := range done.Named {
+			fmt.Fprintf(env.Stdout, "lost: %s %q\n", u.Collection, u.Key)
+		}
 	}
 	switch {
+	case err != nil:
+		return err
 	case len(done.Damage) == 0:
 		fmt.Fprintln(env.Stdout, "ok: nothing is damaged")
 	case done.Lost == 0:

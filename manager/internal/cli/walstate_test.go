@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/quarantine"
+	"github.com/oncegate/oncegate/manager/internal/ship"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/downtime"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
@@ -333,6 +335,24 @@ func TestWalVerifyRefusesAStateThatDoesNotFit(t *testing.T) {
 	}
 	if code, text := runWal(t, "stats", dir); code != 0 || !strings.Contains(text, `"damaged": true`) {
 		t.Errorf("stats: %d %s", code, text)
+	}
+}
+
+// TestWalVerifyKnowsWhatElseStopsAStart: the files beside the log.
+func TestWalVerifyKnowsWhatElseStopsAStart(t *testing.T) {
+	for name, want := range map[string]string{
+		ship.PartialDir: "was cut off; a manager refuses to start on it", quarantine.File: "a manager refuses to start on ",
+	} {
+		dir := stateJobs(t, 5, 0)
+		if code, text := runWal(t, "verify", dir); code != 0 {
+			t.Fatalf("%d %s", code, text)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("torn"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if code, text := runWal(t, "verify", dir); code != 1 || !strings.Contains(text, want) {
+			t.Errorf("%s: %d %s", name, code, text)
+		}
 	}
 }
 

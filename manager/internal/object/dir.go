@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/minio/crc64nvme"
 	"golang.org/x/sys/unix"
@@ -23,12 +25,17 @@ import (
 // dirStore keeps each object as a file of a directory. What it answers is durable.
 // Several processes may use one directory.
 type dirStore struct {
-	dir    string
-	synced sync.Map // directories whose names are durable
+	dir     string
+	synced  sync.Map // directories whose names are durable
+	cleaned sync.Map // directories without files that killed writers left
+	// failed is why a directory could not be synced. A file system may answer the next sync with success and have lost the
+	// names all the same, so nothing is written or read any more.
+	failed atomic.Pointer[error]
+	sync   func(*os.File) error // of a directory
 }
 
 // OpenDir makes a store of a directory, which the first object creates.
-func OpenDir(dir string) Store { return &dirStore{dir: dir} }
+func OpenDir(dir string) Store { return &dirStore{dir: dir, sync: (*os.File).Sync} }
 
 // Names of objects never begin with a dot.
 const (
@@ -67,16 +74,14 @@ func (s *dirStore) Replace(ctx context.Context, name string, body []byte, old Ve
 // returns nil. The body is durable before the lock is taken, so no writer waits for
 // the disk writes of another one.
 func (s *dirStore) write(ctx context.Context, name string, body []byte, check func() error) (Version, error) {
-	if err := checkBody(name, body); err != nil {
-		return "", err
-	}
-	if err := ctx.Err(); err != nil {
+	if err := errors.Join(checkBody(name, body), ctx.Err(), s.err()); err != nil {
 		return "", err
 	}
 	p := s.path(name)
 	if _, err := os.Stat(filepath.Dir(p)); err != nil { // the directory was removed, or is new: sync all names again
 		s.synced.Clear()
 	}
+	s.removeLeft(filepath.Dir(p))
 	if err := os.MkdirAll(filepath.Dir(p), 0o700); err != nil {
 		return "", err
 	}
@@ -102,6 +107,22 @@ func (s *dirStore) write(ctx context.Context, name string, body []byte, check fu
 	return versionOf(body), nil
 }
 
+// leftAfter is the age at which a new file is one that a killed writer left.
+const leftAfter = time.Hour
+
+// removeLeft removes what killed writers left in a directory, when this process first writes there.
+func (s *dirStore) removeLeft(dir string) {
+	if _, seen := s.cleaned.LoadOrStore(dir, true); seen {
+		return
+	}
+	names, _ := filepath.Glob(filepath.Join(dir, dirTemp)) // the pattern is well formed
+	for _, name := range names {
+		if info, err := os.Lstat(name); err == nil && time.Since(info.ModTime()) > leftAfter {
+			_ = os.Remove(name) // the next process tries again
+		}
+	}
+}
+
 // rename gives the file its name if check returns nil. The name is durable before the lock ends, so the next writer's
 // check finds nothing that a crash could undo.
 func (s *dirStore) rename(ctx context.Context, file, name string, check func() error) error {
@@ -110,6 +131,9 @@ func (s *dirStore) rename(ctx context.Context, file, name string, check func() e
 		return err
 	}
 	defer lock.Close()
+	if err := s.err(); err != nil {
+		return err
+	}
 	if err := check(); err != nil {
 		return err
 	}
@@ -139,7 +163,9 @@ func (s *dirStore) syncUp(dir string) error {
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(d.Sync(), d.Close()); err != nil {
+		if err := errors.Join(s.sync(d), d.Close()); err != nil {
+			err = fmt.Errorf("a directory of copies could not be synced, and is not used until the next start: %w", err)
+			s.failed.CompareAndSwap(nil, &err)
 			return err
 		}
 		_, known := s.synced.Load(dir)
@@ -150,8 +176,15 @@ func (s *dirStore) syncUp(dir string) error {
 	}
 }
 
+func (s *dirStore) err() error {
+	if err := s.failed.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
 func (s *dirStore) Get(ctx context.Context, name string) ([]byte, Version, error) {
-	if err := errors.Join(checkName(name), ctx.Err()); err != nil {
+	if err := errors.Join(checkName(name), ctx.Err(), s.err()); err != nil {
 		return nil, "", err
 	}
 	f, err := os.Open(s.path(name))

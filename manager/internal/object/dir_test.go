@@ -70,3 +70,45 @@ func TestDirWritesBeforeItLocks(t *testing.T) {
 		}
 	}
 }
+
+// TestDirIsNotTrustedAfterAFailedSync: what could not be made durable is not shown as written by the next try, because that
+// try's sync may succeed although the names are lost.
+func TestDirIsNotTrustedAfterAFailedSync(t *testing.T) {
+	t.Parallel()
+	s := object.OpenDir(t.TempDir())
+	if _, err := s.Create(t.Context(), "runs/1", []byte("first")); err != nil {
+		t.Fatal(err)
+	}
+	object.FailSync(s, unix.EIO)
+	if _, err := s.Create(t.Context(), "runs/2", []byte("second")); !errors.Is(err, unix.EIO) {
+		t.Fatal(err)
+	}
+	if _, err := s.Create(t.Context(), "runs/2", []byte("second")); !errors.Is(err, unix.EIO) || errors.Is(err, object.ErrExists) {
+		t.Errorf("the next try: %v", err)
+	}
+	if b, _, err := s.Get(t.Context(), "runs/2"); !errors.Is(err, unix.EIO) {
+		t.Errorf("%q, %v", b, err)
+	}
+}
+
+// TestDirForgetsWhatKilledWritersLeft: only new files that are old are removed, because other processes may write.
+func TestDirForgetsWhatKilledWritersLeft(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, age := range map[string]time.Duration{".new-old": 2 * time.Hour, ".new-young": 0} {
+		name = filepath.Join(dir, name)
+		if err := os.WriteFile(name, []byte("part"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		at := time.Now().Add(-age)
+		if err := os.Chtimes(name, at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := object.OpenDir(dir).Create(t.Context(), "a", []byte("a")); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, ".new-*")); err != nil || len(left) != 1 || filepath.Base(left[0]) != ".new-young" {
+		t.Errorf("%q, %v", left, err)
+	}
+}

@@ -3,6 +3,7 @@ package object
 import (
 	"net/http"
 	"net/http/httptest"
+	"os"
 )
 
 // OpenGCSAt opens a store whose requests, with tokens, go to a handler.
@@ -19,3 +20,12 @@ func OpenGCSAt(url string, getenv func(string) string, handle http.HandlerFunc, 
 
 // WriteDirectly is how many bytes of a body are written past the page cache.
 var WriteDirectly = writeDirectly
+
+// FailSync makes the next sync of a directory fail, and no other one.
+func FailSync(s Store, err error) {
+	d := s.(*dirStore)
+	d.sync = func(*os.File) error {
+		d.sync = (*os.File).Sync
+		return err
+	}
+}

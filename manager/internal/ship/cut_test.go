@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -118,5 +119,38 @@ func cutOff(t *testing.T, fork bool) {
 		if !ended {
 			return
 		}
+	}
+}
+
+func TestForkedDirectoryBeginsAgain(t *testing.T) {
+	t.Parallel()
+	_, dest := newDest(t)
+	dir, copied := t.TempDir(), t.TempDir()
+	l := startLedger(t, dir, dest, nil)
+	l.append(20)
+	l.stop()
+	copyDir(t, dir, copied)
+	l = startLedger(t, dir, dest, nil)
+	l.append(20)
+	l.stop()
+	// It is noticed even where the fork has come further than what was shipped.
+	fork := startLedger(t, copied, nil, nil)
+	fork.rounds = "fork"
+	fork.append(25)
+	fork.crash()
+	fork = startLedger(t, copied, dest, nil)
+	fork.rounds = "fork"
+	fork.append(5)
+	fork.shipped()
+	if want := []uint64{40}; !slices.Equal(fork.lacked, want) {
+		t.Errorf("the log lacks records up to %v, want %v", fork.lacked, want)
+	}
+	fork.stop()
+	restored, _, err := restore(t, dest, time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, last := mustHoldFork(t, restored, 20, "fork"); last != 50 {
+		t.Errorf("it was restored up to %d", last)
 	}
 }

@@ -177,6 +177,7 @@ func makeEmpty(dir string) error {
 	if err != nil {
 		return &DirError{dir, err.Error()}
 	}
+	entries = slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return e.Name() == "lost+found" && e.IsDir() }) // of an ext4 volume
 	isPartial := func(e fs.DirEntry) bool { return e.Name() == PartialDir && e.IsDir() }
 	partial := slices.ContainsFunc(entries, isPartial)
 	for _, e := range entries {

@@ -3,8 +3,8 @@ package ship_test
 import (
 	"errors"
 	"log/slog"
+	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -379,39 +379,6 @@ func TestRestoredLogShipsToTheSameDestination(t *testing.T) {
 }
 
 // A copy of the data directory that goes its own way is not mixed up with the original.
-func TestForkedDirectoryBeginsAgain(t *testing.T) {
-	t.Parallel()
-	_, dest := newDest(t)
-	dir, copied := t.TempDir(), t.TempDir()
-	l := startLedger(t, dir, dest, nil)
-	l.append(20)
-	l.stop()
-	copyDir(t, dir, copied)
-	l = startLedger(t, dir, dest, nil)
-	l.append(20)
-	l.stop()
-	// It is noticed even where the fork has come further than what was shipped.
-	fork := startLedger(t, copied, nil, nil)
-	fork.rounds = "fork"
-	fork.append(25)
-	fork.crash()
-	fork = startLedger(t, copied, dest, nil)
-	fork.rounds = "fork"
-	fork.append(5)
-	fork.shipped()
-	if want := []uint64{40}; !slices.Equal(fork.lacked, want) {
-		t.Errorf("the log lacks records up to %v, want %v", fork.lacked, want)
-	}
-	fork.stop()
-	restored, _, err := restore(t, dest, time.Time{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, last := mustHoldFork(t, restored, 20, "fork"); last != 50 {
-		t.Errorf("it was restored up to %d", last)
-	}
-}
-
 func TestOldObjectsAreRemoved(t *testing.T) {
 	t.Parallel()
 	_, dest := newDest(t)
@@ -453,8 +420,17 @@ func TestRestoreIntoADirectoryInUse(t *testing.T) {
 	if !errors.As(err, &d) {
 		t.Errorf("restore into a directory in use: %v", err)
 	}
-	if _, err := ship.Restore(t.Context(), ship.RestoreOptions{Store: dest, Dir: t.TempDir()}); err != nil {
-		t.Errorf("restore into an empty directory: %v", err)
+	volume := t.TempDir()
+	if err := os.Mkdir(filepath.Join(volume, "lost+found"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{t.TempDir(), volume} {
+		if _, err := ship.Restore(t.Context(), ship.RestoreOptions{Store: dest, Dir: dir}); err != nil {
+			t.Errorf("restore into an empty directory: %v", err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(volume, "lost+found")); err != nil {
+		t.Error(err)
 	}
 	_, empty := newDest(t)
 	if _, _, err := restore(t, empty, time.Time{}); !errors.Is(err, ship.ErrNothing) {
