@@ -85,7 +85,7 @@ func build(dir string) error {
 func buildPrograms(root, dir string, flags ...string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()
-	args := append([]string{"build", "-buildvcs=false", "-o", dir + string(filepath.Separator)}, flags...)
+	args := append([]string{"build", "-buildvcs=false", "-ldflags=-w", "-o", dir + string(filepath.Separator)}, flags...)
 	cmd := exec.CommandContext(ctx, "go", append(args, "./manager/cmd/oncegate", "./examples/payments")...)
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
