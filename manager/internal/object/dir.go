@@ -89,9 +89,7 @@ func (s *dirStore) write(ctx context.Context, name string, body []byte, check fu
 	if err != nil {
 		return "", err
 	}
-	n := writeDirectly(f, body)
-	_, err = f.WriteAt(body[n:], int64(n))
-	if err == nil {
+	if _, err = f.Write(body); err == nil {
 		err = f.Sync()
 	}
 	err = errors.Join(err, f.Close())
@@ -211,13 +209,6 @@ func (s *dirStore) Get(ctx context.Context, name string) ([]byte, Version, error
 	}
 	return b, versionOf(b), nil
 }
-
-// A directory writes a body that begins at a multiple of Alignment in memory, and has DirectBytes at least, to the disk
-// without a copy in the page cache, where the file system can do so. That takes a third of the processor's time.
-const (
-	Alignment   = 4096
-	DirectBytes = 256 << 10
-)
 
 // hashedBytes is the size up to which the version of a body is its SHA-256. For a larger body, computing that takes longer
 // than writing it, and equal 64-bit checksums of different bodies of one length do not happen by chance.

@@ -18,9 +18,6 @@ func OpenGCSAt(url string, getenv func(string) string, handle http.HandlerFunc, 
 	return s, nil
 }
 
-// WriteDirectly is how many bytes of a body are written past the page cache.
-var WriteDirectly = writeDirectly
-
 // FailSync makes the next sync of a directory fail, and no other one.
 func FailSync(s Store, err error) {
 	d := s.(*dirStore)

@@ -11,7 +11,6 @@ import (
 
 	"github.com/minio/crc64nvme"
 
-	"github.com/oncegate/oncegate/manager/internal/object"
 )
 
 // An object that holds records is
@@ -20,7 +19,7 @@ import (
 //	length   uint32, of the header
 //	crc      uint32, CRC-32C of the header
 //	header   JSON, see header; padded with spaces when the object is large, so that it begins with a page of memory
-//	records  each its length as a uvarint and its bytes
+//	header   JSON, see header
 //
 // little-endian. The header has the CRC-64/NVME of the records.
 
@@ -142,11 +141,6 @@ func (p *packer) seal(h header) *packed {
 	start := headRoom - objectPrefix - len(head)
 	if start < 0 {
 		panic(fmt.Sprintf("ship: a header of %d bytes", len(head))) // there are maxTimes points at most
-	}
-	if p.size() >= object.DirectBytes { // its memory has pages of its own
-		pad := start % object.Alignment
-		start -= pad
-		head = append(head, bytes.Repeat([]byte{' '}, pad)...)
 	}
 	b := append(p.b[start:start], objectMagic...)
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(head)))
