@@ -97,6 +97,13 @@ func (s *State) LoadClient(h Hash, b []byte) error {
 	return nil
 }
 
+// ClientAt returns the log time of a client's last append, from the client as EachClient encoded it.
+func ClientAt(b []byte) (int64, error) {
+	d := codec.NewReader(b)
+	c := readClient(&d)
+	return c.at, d.Err()
+}
+
 // EachClient calls fn for each client that was changed since NewState, with its encoded form.
 func (s *State) EachClient(fn func(h Hash, value []byte) error) error {
 	for h := range s.win.changed {
@@ -117,19 +124,15 @@ func (s *State) Keys() int {
 
 // Fits reports whether the configuration allows a window of so many keys.
 func (c *Config) Fits(keys int) bool {
-	size := int64(slotBytes)
-	if c.Identity == Structured {
-		size = clientBytes
-	}
-	return keys <= c.MaxKeys && int64(keys)*size <= c.MaxBytes
+	return keys <= c.MaxKeys && int64(keys)*c.KeyBytes() <= c.MaxBytes
 }
 
-// KeyBytes is what Info.WindowBytes counts for an id, or a client, that is in a store.
+// KeyBytes is what MaxBytes and Info.WindowBytes count for an id, or a client.
 func (c *Config) KeyBytes() int64 {
 	if c.Identity == Structured {
 		return clientBytes
 	}
-	return IDBytes + 16
+	return slotBytes
 }
 
 func (p *loadedIDs) find(h *Hash, now int64, window time.Duration) (*slot, bool) {

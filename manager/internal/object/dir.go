@@ -29,7 +29,7 @@ type dirStore struct {
 	synced  sync.Map // directories whose names are durable
 	cleaned sync.Map // directories without files that killed writers left
 	// failed is why a directory could not be synced. A file system may answer the next sync with success and have lost the
-	// names all the same, so nothing is written or read any more.
+	// names anyway, so nothing is written or read any more.
 	failed atomic.Pointer[error]
 	sync   func(*os.File) error // of a directory
 }

@@ -235,7 +235,7 @@ func (t *transaction) run(tx store.Tx) error {
 	now := max(t.engine.clock.now(), h.At) // of this run: earlier ones may be long ago
 	c := h.settings.Config
 	oldest, had := now, h.Keys
-	if items := t.items(); c.RefuseWhenFull && c.Identity == logs.IDs && !c.Fits(h.Keys+items) {
+	if items := t.items(); c.RefuseWhenFull && !c.Fits(h.Keys+items) {
 		// What is too old makes room.
 		f := forgetting{engine: t.engine, head: h, now: now, budget: 2*items + 64}
 		if err := f.run(tx); err != nil {

@@ -30,6 +30,7 @@ func runSuite(t *testing.T, prepare func(t *testing.T) *rig) {
 		"RefusedAppendMakesRoom":     refusedMakesRoom,
 		"ManagersAgreeOnTheTime":     agreeOnTime,
 		"FullWindowOfClients":        fullOfClients,
+		"FullOfClientsRefuses":       fullOfClientsRefuses,
 		"ReadersAreWoken":            readersWoken,
 		"LogsAreMadeAndDeleted":      madeAndDeleted,
 		"HistoriesAreLinearizable":   linearizable,

@@ -20,7 +20,7 @@ func putWindow(tx store.Tx, prefix string, first uint64, at int64, value []byte)
 	return tx.Put(windows, key(prefix, first), value, store.Entry{Index: order, SortKey: key(prefix, first, uint64(at))})
 }
 
-// forgetting removes ids, or clients, from a window: the ids that are too old, and with early also the oldest ones while
+// forgetting removes ids, or clients, from a window: those that are too old, and with early only the oldest ones while
 // there are more than the log may have. The caller writes the head.
 type forgetting struct {
 	engine  *Engine
@@ -115,7 +115,8 @@ func (f *forgetting) window(tx store.Tx, key string, first uint64, old bool) err
 	return tx.Delete(windows, key)
 }
 
-// clients forgets the clients that were used least recently.
+// clients forgets the clients that were used least recently: with early while there are too many, else those whose last
+// append is too old.
 func (f *forgetting) clients(tx store.Tx) error {
 	hits, err := tx.Scan(clients, order, f.head.all(maxForget))
 	if err != nil {
@@ -123,18 +124,37 @@ func (f *forgetting) clients(tx store.Tx) error {
 	}
 	c := &f.head.settings.Config
 	for _, hit := range hits {
-		if f.head.Keys <= 1 || c.Fits(f.head.Keys) || f.budget <= 0 {
+		if f.budget <= 0 || f.early && (f.head.Keys <= 1 || c.Fits(f.head.Keys)) {
 			break
 		}
 		if f.changed[hit.Key] {
 			continue // the scan lacks what this transaction wrote
+		}
+		if !f.early {
+			value, err := tx.Get(clients, hit.Key)
+			var unreadable *store.UnreadableError
+			if errors.Is(err, store.ErrNotFound) || errors.As(err, &unreadable) {
+				continue // the scan was stale, or the client is one for an operator
+			}
+			if err != nil {
+				return err
+			}
+			at, err := logs.ClientAt(value)
+			if err != nil {
+				continue
+			}
+			if f.now-at < int64(c.Window+f.engine.margin) {
+				break
+			}
 		}
 		if err := tx.Delete(clients, hit.Key); err != nil {
 			return err
 		}
 		f.head.Keys--
 		f.budget--
-		f.forgot++
+		if f.early {
+			f.forgot++
+		}
 	}
 	return nil
 }

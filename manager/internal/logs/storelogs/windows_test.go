@@ -71,6 +71,24 @@ func agreeOnTime(e *env) {
 	young.expect("1 again", entry("a", ""))
 }
 
+// fullOfClientsRefuses: a client that appended nothing for the time of the window makes room for a new one.
+func fullOfClientsRefuses(e *env) {
+	keys, refuse, identity := 2, true, logs.Structured
+	e.make(logs.Change{MaxKeys: &keys, Identity: &identity, RefuseWhenFull: &refuse})
+	id := func(client string, seq int) logs.Item {
+		return entry(fmt.Sprintf("%s:%d:0123456789abcdef", client, seq), "")
+	}
+	e.expect("1, 2, window-full", id("a", 1), id("b", 1), id("c", 1))
+	e.rig.advance(4 * time.Minute)
+	e.expect("3, window-full", id("b", 2), id("c", 1))
+	e.rig.advance(time.Minute + e.rig.slack())
+	e.expect("4, window-full, 3 again", id("c", 1), id("d", 1), id("b", 2))
+	e.expect("sequence-gap", id("a", 2)) // it was forgotten
+	if i := e.info(); i.Keys != 2 || i.WindowBytes != 2*1280 {
+		e.Errorf("the window holds %d clients in %d bytes", i.Keys, i.WindowBytes)
+	}
+}
+
 // fullOfClients: a client that was forgotten begins again.
 func fullOfClients(e *env) {
 	keys, identity := 2, logs.Structured
