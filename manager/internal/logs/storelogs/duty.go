@@ -215,34 +215,53 @@ func deleteAll(tx store.Tx, c store.Collection, hits []store.Hit) error {
 	return nil
 }
 
+// burial is how far the records of a deleted log are deleted. It looks at each once, because index entries of a record that
+// cannot be read may stay when it is deleted.
+type burial struct {
+	prefix string
+	after  map[store.Collection]*store.Hit
+}
+
 // bury deletes records of a deleted log.
 func (e *Engine) bury(ctx context.Context) (more bool, err error) {
+	var looked store.Collection
+	var last *store.Hit
 	err = e.st.Update(ctx, func(tx store.Tx) error {
-		more = false
+		more, last = false, nil
 		hits, err := tx.Scan(graves, order, store.Range{Limit: 1})
 		if err != nil || len(hits) == 0 {
 			return err
 		}
 		more = true
 		prefix := hits[0].Key
-		f := forgetting{engine: e, head: &head{prefix: prefix}, budget: maxForget}
-		lists, err := tx.Scan(windows, order, prefixRange(prefix, 64))
+		if e.burial.prefix != prefix {
+			e.burial = burial{prefix, make(map[store.Collection]*store.Hit)}
+		}
+		rest := func(c store.Collection, limit int) store.Range {
+			r := prefixRange(prefix, limit)
+			r.After = e.burial.after[c]
+			return r
+		}
+		f := forgetting{engine: e, head: &head{prefix: prefix}, budget: maxForget, buried: true}
+		lists, err := tx.Scan(windows, order, rest(windows, 64))
 		if err != nil {
 			return err
 		}
-		for _, hit := range lists {
-			if f.budget > 0 {
-				if err := f.window(tx, hit.Key, numbers(hit.SortKey)[0], true); err != nil {
-					return err
-				}
+		for i, hit := range lists {
+			if err := f.window(tx, hit.Key, numbers(hit.SortKey)[0], true); err != nil {
+				return err
 			}
+			if f.budget <= 0 { // a part of this one may be left
+				return nil
+			}
+			looked, last = windows, &lists[i]
 		}
 		if len(lists) > 0 {
 			return nil
 		}
 		for _, c := range []store.Collection{entries, clients, writers} {
 			// A record of entries has 8 MiB at most, and a transaction need not read them all.
-			hits, err := tx.Scan(c, order, prefixRange(prefix, maxDelete))
+			hits, err := tx.Scan(c, order, rest(c, maxDelete))
 			if err != nil {
 				return err
 			}
@@ -254,10 +273,14 @@ func (e *Engine) bury(ctx context.Context) (more bool, err error) {
 				}
 			}
 			if len(hits) > 0 {
+				looked, last = c, &hits[len(hits)-1]
 				return deleteAll(tx, c, hits)
 			}
 		}
 		return tx.Delete(graves, prefix)
 	})
+	if err == nil && last != nil {
+		e.burial.after[looked] = last
+	}
 	return more, err
 }

@@ -169,3 +169,50 @@ func TestOpenWithAnUnreadableHead(t *testing.T) {
 	}
 	openIdle(t, unreadable{st}, nil)
 }
+
+// stubborn is a store in which no window's record can be read, and index entries stay when their records are deleted.
+type stubborn struct{ store.Store }
+
+type stubbornTx struct{ store.Tx }
+
+func (s stubborn) Update(ctx context.Context, fn func(store.Tx) error) error {
+	return s.Store.Update(ctx, func(tx store.Tx) error { return fn(stubbornTx{tx}) })
+}
+
+func (t stubbornTx) Get(c store.Collection, key string) ([]byte, error) {
+	if c == windows {
+		return nil, &store.UnreadableError{Collection: c, Key: key, Reason: "test"}
+	}
+	return t.Tx.Get(c, key)
+}
+
+func (t stubbornTx) Delete(c store.Collection, key string) error {
+	if c == windows || c == entries {
+		return nil
+	}
+	return t.Tx.Delete(c, key)
+}
+
+// What cannot be read of a deleted log keeps neither the rest of it nor another deleted log.
+func TestDamagedLogsAreBuried(t *testing.T) {
+	st := mem.New(mem.Options{})
+	e := openIdle(t, st, nil)
+	for _, name := range []string{"a", "b"} {
+		if _, _, err := e.Put(t.Context(), name, logs.Change{}); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 2 * maxDelete {
+			if _, err := e.Append(t.Context(), name, []logs.Item{{ID: fmt.Sprint(i), Payload: []byte("x")}}, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := e.Delete(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.st = stubborn{st}
+	e.duties()
+	if n, err := st.Len(t.Context(), graves, ""); err != nil || n != 0 {
+		t.Errorf("%d deleted logs are left, %v", n, err)
+	}
+}

@@ -95,6 +95,8 @@ type Engine struct {
 	mu    sync.Mutex
 	lines map[string]*line
 
+	burial burial // of the duties alone
+
 	readers  atomic.Int64
 	draining chan struct{}
 	drain    sync.Once

@@ -29,6 +29,7 @@ type forgetting struct {
 	early   bool
 	budget  int             // ids that may go
 	changed map[string]bool // clients that this transaction wrote
+	buried  bool            // the log was deleted: what cannot be read goes as well
 
 	forgot int           // before their time
 	age    time.Duration // of the last of those
@@ -76,6 +77,9 @@ func (f *forgetting) window(tx store.Tx, key string, first uint64, old bool) err
 	if err == nil && len(value)%windowEntry != 0 {
 		err = &store.UnreadableError{Collection: windows, Key: key, Reason: "its length is wrong"}
 	}
+	if f.buried && errors.Is(err, store.ErrUnreadable) {
+		return tx.Delete(windows, key)
+	}
 	if err != nil {
 		return err
 	}
@@ -95,6 +99,10 @@ func (f *forgetting) window(tx store.Tx, key string, first uint64, old bool) err
 		b, err := tx.Get(id.Collection, id.Key)
 		switch {
 		case errors.Is(err, store.ErrNotFound):
+		case f.buried && errors.Is(err, store.ErrUnreadable):
+			if err := tx.Delete(id.Collection, id.Key); err != nil {
+				return err
+			}
 		case err != nil:
 			return err
 		case logs.IDNumber(b) == binary.BigEndian.Uint64(value[i*windowEntry+16:]): // else it was appended again
