@@ -2,6 +2,7 @@ package feed
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -16,35 +17,47 @@ type position struct {
 	sequence uint64
 	copying  bool
 	at       store.Cursor // of the copy, whose parts are ledger.OutcomeCollections
+	// Times of the hybrid clock: the copy has outcomes since the time from, and began at the time began.
+	from, began uint64
 }
 
 func (p *position) String() string {
 	s := p.epoch + ":" + strconv.FormatUint(p.sequence, 10)
 	if p.copying {
-		s += ":" + p.at.String()
+		s += ":" + p.at.String() + ":" + strconv.FormatUint(p.from, 10) + ":" + strconv.FormatUint(p.began, 10)
 	}
 	return s
 }
 
-// parsePosition reads ORIGIN:EPOCH:SEQUENCE, in a copy with a store.Cursor after it.
+// parsePosition reads ORIGIN:EPOCH:SEQUENCE, in a copy with a store.Cursor and two times after it.
 func parsePosition(origin, s string) (*position, error) {
 	rest, ok := strings.CutPrefix(s, origin+":")
 	parts := strings.Split(rest, ":")
-	if !ok || len(parts) != 2 && len(parts) != 3 || parts[0] == "" {
+	if !ok || len(parts) != 2 && len(parts) != 5 || parts[0] == "" {
 		return nil, ledger.ErrCursor
 	}
-	p := &position{epoch: parts[0], copying: len(parts) == 3}
+	p := &position{epoch: parts[0], copying: len(parts) == 5}
 	var err error
 	if p.sequence, err = strconv.ParseUint(parts[1], 10, 63); err != nil {
 		return nil, ledger.ErrCursor
 	}
 	if p.copying {
+		var errs [2]error
+		p.from, errs[0] = strconv.ParseUint(parts[3], 10, 63)
+		p.began, errs[1] = strconv.ParseUint(parts[4], 10, 63)
+		if errors.Join(errs[:]...) != nil {
+			return nil, ledger.ErrCursor
+		}
 		if p.at, ok = store.ParseCursor(parts[2]); !ok || p.at.Part >= len(ledger.OutcomeCollections) {
 			return nil, ledger.ErrCursor
 		}
 	}
 	return p, nil
 }
+
+// copySlack is how much earlier than its beginning a copy continues, by the hybrid clock: transactions on a shared engine may end
+// in another order than their outcomes have. Comparisons find what is even later.
+const copySlack = uint64(time.Minute/time.Millisecond) << 16
 
 // Page is a part of the change feed.
 type Page struct {
@@ -59,7 +72,8 @@ type Page struct {
 
 // Changes returns what follows the cursor, in the order in which outcomes were published. An empty cursor is the
 // beginning. Where the feed does not go back to the beginning, the answer is a full copy of what the ledger holds of
-// its origin, over as many pages as needed, and then continues with what follows. limit is 1 to 500.
+// its origin, over as many pages as needed, and then continues with what follows. If what follows is not kept any more by
+// then, the copy continues with what was recorded since it began. limit is 1 to 500.
 //
 // Errors: ErrNoOrigin, ledger.ErrCursor, ErrCursorGone, the store's.
 func (f *Feed) Changes(ctx context.Context, origin, after string, limit int) (out Page, err error) {
@@ -83,16 +97,20 @@ func (f *Feed) Changes(ctx context.Context, origin, after string, limit int) (ou
 		case after == "":
 			p = position{epoch: h.Epoch, sequence: h.First - 1, copying: !h.Whole}
 			if p.copying {
-				p.sequence = h.Next - 1
+				p.sequence, p.began = h.Next-1, h.HLC
 			}
-		case p.epoch != h.Epoch || p.sequence+1 < h.First || p.sequence >= h.Next:
+		case p.epoch != h.Epoch || !p.copying && p.sequence+1 < h.First || p.sequence >= h.Next:
 			return ErrCursorGone
 		}
 		out.Head = h.Next - 1
 		if p.copying {
 			var done bool
-			if done, err = f.outcomes(tx, &p, ledger.OutcomesFrom(f.origin, 0), ledger.OutcomesEnd(f.origin), limit, &out); done {
-				p = position{epoch: p.epoch, sequence: p.sequence}
+			if done, err = f.outcomes(tx, &p, ledger.OutcomesFrom(f.origin, p.from), ledger.OutcomesEnd(f.origin), limit, &out); done {
+				next := position{epoch: p.epoch, sequence: p.sequence}
+				if p.sequence+1 < h.First {
+					next = position{epoch: p.epoch, sequence: h.Next - 1, copying: true, from: p.began - min(p.began, copySlack), began: h.HLC}
+				}
+				p = next
 			}
 		} else {
 			err = f.page(tx, &p, limit, &out)

@@ -163,6 +163,42 @@ func headOf(t *testing.T, st store.Store) (h *head) {
 	return h
 }
 
+// TestCopyThatTakesLong: while a copy is read, more is published than the feed keeps. The copy ends nevertheless.
+func TestCopyThatTakesLong(t *testing.T) {
+	c := newClock()
+	st := mem.New(mem.Options{Clock: c.Now})
+	defer st.Close()
+	l := feedOn(t, st, ledger.Options{CommittedTTL: 24 * time.Hour})
+	l.kept = 20
+	keys := numbered(400)
+	put := func(n int) {
+		recordKeys(t, l, keys[:n]...)
+		keys = keys[n:]
+		publish(t, l)
+		c.advance(10 * time.Second)
+	}
+	put(100)
+	c.advance(time.Hour)
+	put(1)
+	seen, cursor := make(map[string]bool), ""
+	for range 150 {
+		f, err := l.Changes(t.Context(), "dc1", cursor, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, change := range f.Changes {
+			seen[change.Key] = true
+		}
+		if cursor = f.Cursor; !f.Copying && f.Sequence == f.Head {
+			break
+		}
+		put(1)
+	}
+	if want := 400 - len(keys); len(seen) != want || len(keys) < 150 {
+		t.Errorf("the copy has %d of %d outcomes", len(seen), want)
+	}
+}
+
 // TestFirstInTheMiddleOfAPage: what is to be kept ends in the middle of a page, which stays until all of it is old.
 func TestFirstInTheMiddleOfAPage(t *testing.T) {
 	st := mem.New(mem.Options{})

@@ -10,7 +10,6 @@ import (
 	"sync"
 
 	"github.com/minio/crc64nvme"
-
 )
 
 // An object that holds records is
