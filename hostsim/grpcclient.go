@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"net/url"
 	"strconv"
 	"sync"
 )
@@ -103,7 +102,7 @@ func (s *grpcClientStream) end() {
 }
 
 func (s *grpcClientStream) run(c *HTTPCluster, req StreamRequest) (ended func()) {
-	hr := c.request(http.MethodPost, &url.URL{Path: "/" + req.Service + "/" + req.Method}, req.Metadata)
+	hr := c.request(http.MethodPost, "/"+req.Service+"/"+req.Method, req.Metadata)
 	hr.Host, hr.Body, hr.ContentLength = req.Authority, s, -1
 	hr.Header.Set("Content-Type", "application/grpc")
 	hr.Header.Set("Te", "trailers")

@@ -9,10 +9,12 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/oncegate/oncegate/hostsim/internal/rawurl"
 )
 
 // HTTPClusterConfig describes a cluster of one host that is reached without TLS.
@@ -133,11 +135,11 @@ type unreplayable struct{ io.Reader }
 func (unreplayable) Close() error { return nil }
 
 func (c *HTTPCluster) roundTrip(ctx context.Context, req CallRequest) CallResponse {
-	u, err := url.ParseRequestURI(req.Headers.Get(":path"))
-	if err != nil {
+	path := req.Headers.Get(":path")
+	if !validPath(path) {
 		return CallResponse{Failure: CallReset, Detail: "bad :path"}
 	}
-	hr := c.request(req.Headers.Get(":method"), u, req.Headers)
+	hr := c.request(req.Headers.Get(":method"), path, req.Headers)
 	hr.Host = req.Headers.Get(":authority")
 	hr.Body, hr.ContentLength = unreplayable{bytes.NewReader(req.Body)}, int64(len(req.Body))
 	if req.Timeout > 0 {
@@ -172,10 +174,15 @@ func (c *HTTPCluster) roundTrip(ctx context.Context, req CallRequest) CallRespon
 	return out
 }
 
+// validPath refuses a target that is not a path, and control characters, which net/http would send over HTTP/2.
+func validPath(path string) bool {
+	control := func(r rune) bool { return r < ' ' || r == 0x7f }
+	return (path == "*" || strings.HasPrefix(path, "/")) && !strings.ContainsFunc(path, control)
+}
+
 // request makes a request with headers as Envoy's router passes them on.
-func (c *HTTPCluster) request(method string, to *url.URL, headers Headers) *http.Request {
-	to.Scheme, to.Host = "http", c.cfg.Address
-	r := &http.Request{Method: method, URL: to, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: make(http.Header, len(headers)+3)}
+func (c *HTTPCluster) request(method, path string, headers Headers) *http.Request {
+	r := &http.Request{Method: method, URL: rawurl.Of(c.cfg.Address, path), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: make(http.Header, len(headers)+3)}
 	for _, p := range headers {
 		switch {
 		case p[0] == "" || p[0][0] == ':' || p[0] == "content-length" || p[0] == "host" || p[0] == "transfer-encoding" || p[0] == "connection":

@@ -84,9 +84,16 @@ func TestHTTPClusterRoundTrip(t *testing.T) {
 	want(t, "arrived", r.Headers.Get("x-got"), `POST /p%2Fq?x=1&y=%20 callee.test 4 "ping" ["1" "2"] []`)
 	want(t, "cookies", strings.Join(r.Headers.Values("set-cookie"), " "), "a=1 b=2")
 	want(t, "body", string(r.Body), "hello")
+	// Envoy sends these as they are, although a URL must not have them.
+	for _, path := range []string{"/p|q", `/a"b<c>d^e{f}?g|h`, "//p/../q"} {
+		r = call(t, c, "GET", path, "")
+		want(t, "raw path", r.Headers.Get("x-got"), "GET "+path+` callee.test 0 "" [] []`)
+	}
 	r = call(t, c, "GET", "/", "")
 	want(t, "arrived without a body", r.Headers.Get("x-got"), `GET / callee.test 0 "" [] []`)
-	want(t, "a path that is none", call(t, c, "GET", "nowhere", "").Failure, hostsim.CallReset)
+	for _, path := range []string{"nowhere", "http://elsewhere/", "/line\nbreak"} {
+		want(t, fmt.Sprintf("path %q", path), call(t, c, "GET", path, "").Failure, hostsim.CallReset)
+	}
 }
 
 // Nobody listens; the peer hangs up before, or in the middle of, its answer; the answer
