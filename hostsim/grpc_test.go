@@ -80,15 +80,21 @@ func TestStreamIsCut(t *testing.T) {
 	})
 }
 
-// grpcServer answers streams of gRPC over HTTP/2 without TLS.
+// grpcServer is a cluster whose host answers streams of gRPC.
 func grpcServer(t *testing.T, h http.HandlerFunc) *hostsim.HTTPCluster {
+	t.Helper()
+	return httpCluster(t, hostsim.HTTPClusterConfig{Address: h2cServer(t, h).Listener.Addr().String(), HTTP2: true})
+}
+
+// h2cServer speaks HTTP/2 without TLS.
+func h2cServer(t *testing.T, h http.HandlerFunc) *httptest.Server {
 	t.Helper()
 	srv := httptest.NewUnstartedServer(h)
 	srv.Config.Protocols = new(http.Protocols)
 	srv.Config.Protocols.SetUnencryptedHTTP2(true)
 	srv.Start()
 	t.Cleanup(srv.Close)
-	return httpCluster(t, hostsim.HTTPClusterConfig{Address: srv.Listener.Addr().String(), HTTP2: true})
+	return srv
 }
 
 func grpcFrame(text string) string {
@@ -162,6 +168,20 @@ func TestHTTPClusterStreams(t *testing.T) {
 	}
 	s.Send(nil, true)
 	e.want(t, "metadata 200 /a.B/C auth application/grpc ", "trailers 9", "close 9 so%20it%20is{via_upstream}")
+}
+
+// The limit of messages is not that of a call's answer.
+func TestHTTPClusterBoundsMessages(t *testing.T) {
+	srv := h2cServer(t, echo)
+	c := httpCluster(t, hostsim.HTTPClusterConfig{Address: srv.Listener.Addr().String(), HTTP2: true, MaxMessageBytes: 3, MaxResponseBytes: 1})
+	e := make(events, 100)
+	s, err := c.OpenStream(t.Context(), hostsim.StreamRequest{Service: "a.B", Method: "C"}, e.stream())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Send([]byte("fit"), false)
+	s.Send([]byte("long"), false)
+	e.want(t, "metadata 200 /a.B/C "+srv.Listener.Addr().String()+" application/grpc ", "message fit", "trailers ", "close 13 via_upstream")
 }
 
 // Every way in which a server can fail gives the guest the events that Envoy gives it.

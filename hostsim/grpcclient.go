@@ -12,7 +12,7 @@ import (
 
 // OpenStream implements GRPCCluster. It ends streams with the statuses that Envoy gives them.
 func (c *HTTPCluster) OpenStream(ctx context.Context, req StreamRequest, events StreamEvents) (GRPCStream, error) {
-	s := &grpcClientStream{maxMessage: uint64(c.cfg.MaxResponseBytes), events: events}
+	s := &grpcClientStream{maxMessage: uint64(c.cfg.MaxMessageBytes), events: events}
 	s.ctx, s.cancel = context.WithCancel(ctx)
 	s.ready = sync.NewCond(&s.mu)
 	err := c.begin(func() func() {

@@ -29,9 +29,11 @@ type HTTPClusterConfig struct {
 	// connections, and calls waiting for a connection. A stream counts as a call until it ends. Any further call is refused
 	// immediately.
 	MaxConnections, MaxPending int
-	// MaxResponseBytes bounds an answer's body; a longer one is a reset after headers. It also bounds each message of a
-	// stream; a longer one ends the stream. Default 16 MiB.
+	// MaxResponseBytes bounds the body of a call's answer; a longer one is a reset after headers. Default 32 MiB, as in
+	// Envoy.
 	MaxResponseBytes int64
+	// MaxMessageBytes bounds each message of a stream; a longer one ends the stream. Default 16 MiB. Envoy has no limit.
+	MaxMessageBytes int64
 }
 
 // HTTPCluster is a Cluster over net/http. Like Envoy it never retries. It adds the headers that Envoy's router adds:
@@ -54,7 +56,8 @@ func NewHTTPCluster(cfg HTTPClusterConfig) (*HTTPCluster, error) {
 		return nil, fmt.Errorf("hostsim: HTTPClusterConfig.Address is %q, it must be host:port", cfg.Address)
 	}
 	cfg.ConnectTimeout = cmp.Or(cfg.ConnectTimeout, 5*time.Second)
-	cfg.MaxResponseBytes = cmp.Or(cfg.MaxResponseBytes, 16<<20)
+	cfg.MaxResponseBytes = cmp.Or(cfg.MaxResponseBytes, 32<<20)
+	cfg.MaxMessageBytes = cmp.Or(cfg.MaxMessageBytes, 16<<20)
 	for _, f := range []struct {
 		name  string
 		value *int
@@ -66,8 +69,8 @@ func NewHTTPCluster(cfg HTTPClusterConfig) (*HTTPCluster, error) {
 			return nil, fmt.Errorf("hostsim: HTTPClusterConfig.%s is %d, allowed are 1 to 65536", f.name, *f.value)
 		}
 	}
-	if cfg.ConnectTimeout < 0 || cfg.MaxResponseBytes < 0 {
-		return nil, errors.New("hostsim: HTTPClusterConfig: ConnectTimeout and MaxResponseBytes must not be negative")
+	if cfg.ConnectTimeout < 0 || cfg.MaxResponseBytes < 0 || cfg.MaxMessageBytes < 0 {
+		return nil, errors.New("hostsim: HTTPClusterConfig: ConnectTimeout, MaxResponseBytes and MaxMessageBytes must not be negative")
 	}
 	c := &HTTPCluster{cfg: cfg, slots: make(chan struct{}, cfg.MaxConnections+cfg.MaxPending)}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
