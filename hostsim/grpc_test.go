@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -80,15 +81,21 @@ func TestStreamIsCut(t *testing.T) {
 	})
 }
 
-// grpcServer answers streams of gRPC over HTTP/2 without TLS.
+// grpcServer is a cluster whose host answers streams of gRPC.
 func grpcServer(t *testing.T, h http.HandlerFunc) *hostsim.HTTPCluster {
+	t.Helper()
+	return httpCluster(t, hostsim.HTTPClusterConfig{Address: h2cServer(t, h).Listener.Addr().String(), HTTP2: true})
+}
+
+// h2cServer speaks HTTP/2 without TLS.
+func h2cServer(t *testing.T, h http.HandlerFunc) *httptest.Server {
 	t.Helper()
 	srv := httptest.NewUnstartedServer(h)
 	srv.Config.Protocols = new(http.Protocols)
 	srv.Config.Protocols.SetUnencryptedHTTP2(true)
 	srv.Start()
 	t.Cleanup(srv.Close)
-	return httpCluster(t, hostsim.HTTPClusterConfig{Address: srv.Listener.Addr().String(), HTTP2: true})
+	return srv
 }
 
 func grpcFrame(text string) string {
@@ -162,6 +169,60 @@ func TestHTTPClusterStreams(t *testing.T) {
 	}
 	s.Send(nil, true)
 	e.want(t, "metadata 200 /a.B/C auth application/grpc ", "trailers 9", "close 9 so%20it%20is{via_upstream}")
+}
+
+// The limit of messages is not that of a call's answer.
+func TestHTTPClusterBoundsMessages(t *testing.T) {
+	srv := h2cServer(t, echo)
+	c := httpCluster(t, hostsim.HTTPClusterConfig{Address: srv.Listener.Addr().String(), HTTP2: true, MaxMessageBytes: 3, MaxResponseBytes: 1})
+	e := make(events, 100)
+	s, err := c.OpenStream(t.Context(), hostsim.StreamRequest{Service: "a.B", Method: "C"}, e.stream())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Send([]byte("fit"), false)
+	s.Send([]byte("long"), false)
+	e.want(t, "metadata 200 /a.B/C "+srv.Listener.Addr().String()+" application/grpc ", "message fit", "trailers ", "close 13 via_upstream")
+}
+
+// A server that vanishes without a word costs one stream. The next one has a connection of its own.
+func TestHTTPClusterStreamLeavesDeadConnection(t *testing.T) {
+	f := startForwarder(t, h2cServer(t, echo).Listener.Addr().String())
+	c := httpCluster(t, hostsim.HTTPClusterConfig{Address: f.Addr().String(), HTTP2: true})
+	e := make(events, 100)
+	open := func() hostsim.GRPCStream {
+		s, err := c.OpenStream(t.Context(), hostsim.StreamRequest{Service: "a.B", Method: "C", Authority: "auth"}, e.stream())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	s := open()
+	e.want(t, "metadata 200 /a.B/C auth application/grpc ")
+	f.silence()
+	s.Reset()
+	e.want(t, "trailers ", "close 13 upstream_reset_after_response_started{connection_termination}")
+	s = open()
+	e.want(t, "metadata 200 /a.B/C auth application/grpc ")
+	s.Send([]byte("one"), true)
+	e.want(t, "message one", "trailers 9", "close 9 so%20it%20is{via_upstream}")
+}
+
+// A stream ends by itself if its server takes the connection and says nothing.
+func TestHTTPClusterStreamNoticesSilence(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0") // the kernel connects, nothing reads
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c := httpCluster(t, hostsim.HTTPClusterConfig{Address: l.Addr().String(), HTTP2: true})
+	c.PingSoon()
+	e := make(events, 100)
+	if _, err := c.OpenStream(t.Context(), hostsim.StreamRequest{Service: "a.B", Method: "C"}, e.stream()); err != nil {
+		t.Fatal(err)
+	}
+	e.want(t, "metadata  ", "trailers 14",
+		"close 14 upstream connect error or disconnect/reset before headers. reset reason: connection termination{upstream_reset_before_response_started{connection_termination}}")
 }
 
 // Every way in which a server can fail gives the guest the events that Envoy gives it.

@@ -5,15 +5,15 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"net"
 	"net/http"
-	"net/url"
 	"strconv"
 	"sync"
 )
 
 // OpenStream implements GRPCCluster. It ends streams with the statuses that Envoy gives them.
 func (c *HTTPCluster) OpenStream(ctx context.Context, req StreamRequest, events StreamEvents) (GRPCStream, error) {
-	s := &grpcClientStream{maxMessage: uint64(c.cfg.MaxResponseBytes), events: events}
+	s := &grpcClientStream{maxMessage: uint64(c.cfg.MaxMessageBytes), events: events}
 	s.ctx, s.cancel = context.WithCancel(ctx)
 	s.ready = sync.NewCond(&s.mu)
 	err := c.begin(func() func() {
@@ -103,11 +103,22 @@ func (s *grpcClientStream) end() {
 }
 
 func (s *grpcClientStream) run(c *HTTPCluster, req StreamRequest) (ended func()) {
-	hr := c.request(http.MethodPost, &url.URL{Path: "/" + req.Service + "/" + req.Method}, req.Metadata)
+	hr := c.request(http.MethodPost, "/"+req.Service+"/"+req.Method, req.Metadata)
 	hr.Host, hr.Body, hr.ContentLength = req.Authority, s, -1
 	hr.Header.Set("Content-Type", "application/grpc")
 	hr.Header.Set("Te", "trailers")
-	resp, err := c.transport.RoundTrip(hr.WithContext(s.ctx))
+	// A connection of its own, as with max_requests_per_connection: 1. On a shared one the next stream would go to a host
+	// that has vanished, too. The connection ends with the stream, also if it comes too late for it.
+	lifetime, over := context.WithCancel(context.Background())
+	defer over()
+	transport := c.newTransport(func(_ context.Context, network, address string) (net.Conn, error) {
+		conn, err := c.dial(lifetime, network, address)
+		if err == nil {
+			context.AfterFunc(lifetime, func() { _ = conn.Close() })
+		}
+		return conn, err
+	})
+	resp, err := transport.RoundTrip(hr.WithContext(s.ctx))
 	if err != nil {
 		failure, detail := UpstreamDisconnected, connectFailure(err)
 		if detail != "" {

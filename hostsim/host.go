@@ -96,8 +96,14 @@ func (h *Host) threads() []*thread { return append([]*thread{h.main}, h.workers.
 
 // Close resets the open streams, runs the plugin's done and delete callbacks and stops all loops. A plugin that answers
 // proxy_on_done with false has until ctx ends to call proxy_done. Close waits for all of that, and may be called more
-// than once.
+// than once. If ctx ends first it returns ctx's error. The rest then ends without the caller, as soon as no callback
+// of the guest runs any more.
 func (h *Host) Close(ctx context.Context) error {
+	select {
+	case <-h.closed:
+		return nil
+	default:
+	}
 	h.closeOnce.Do(func() {
 		for _, t := range h.threads() {
 			t.closing.Store(true)
@@ -108,30 +114,34 @@ func (h *Host) Close(ctx context.Context) error {
 				}
 			}})
 		}
-		h.awaitDone(ctx)
-		for _, t := range h.threads() {
-			t.loop.call(func() {
-				t.closeStreams()
-				t.idleTimer.disarm()
-				if t.vm != nil {
-					t.vm.discard()
-				}
-			})
-			t.loop.stop()
-			<-t.loop.done
-		}
-		h.cancel()
-		h.detach()
-		h.process.release(h.cfg.VMID)
-		h.program.close()
-		close(h.closed)
+		go h.finish(ctx)
 	})
 	select {
 	case <-h.closed:
-		return nil
 	case <-ctx.Done():
-		return ctx.Err()
 	}
+	return ctx.Err()
+}
+
+// finish ends a host whose loops know that it closes. It waits for them, also for one with a guest that loops.
+func (h *Host) finish(ctx context.Context) {
+	h.awaitDone(ctx)
+	for _, t := range h.threads() {
+		t.loop.call(func() {
+			t.closeStreams()
+			t.idleTimer.disarm()
+			if t.vm != nil {
+				t.vm.discard()
+			}
+		})
+		t.loop.stop()
+		<-t.loop.done
+	}
+	h.cancel()
+	h.detach()
+	h.process.release(h.cfg.VMID)
+	h.program.close()
+	close(h.closed)
 }
 
 // awaitDone waits until no VM's plugin still has to call proxy_done.

@@ -9,10 +9,12 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/oncegate/oncegate/hostsim/internal/rawurl"
 )
 
 // HTTPClusterConfig describes a cluster of one host that is reached without TLS.
@@ -27,23 +29,30 @@ type HTTPClusterConfig struct {
 	// connections, and calls waiting for a connection. A stream counts as a call until it ends. Any further call is refused
 	// immediately.
 	MaxConnections, MaxPending int
-	// MaxResponseBytes bounds an answer's body; a longer one is a reset after headers. It also bounds each message of a
-	// stream; a longer one ends the stream. Default 16 MiB.
+	// MaxResponseBytes bounds the body of a call's answer; a longer one is a reset after headers. Default 32 MiB, as in
+	// Envoy.
 	MaxResponseBytes int64
+	// MaxMessageBytes bounds each message of a stream; a longer one ends the stream. Default 16 MiB. Envoy has no limit.
+	MaxMessageBytes int64
 }
 
-// HTTPCluster is a Cluster over net/http. Like Envoy it never retries. It adds the headers that Envoy's router adds:
+// HTTPCluster is a Cluster over net/http. Like Envoy it never retries. Each stream has a connection of its own. A cluster
+// closes an HTTP/2 connection whose host answers nothing for 15 s. It adds the headers that Envoy's router adds:
 // x-envoy-internal and x-envoy-expected-rq-timeout-ms to requests, x-envoy-upstream-service-time to answers that came
 // from outside.
 type HTTPCluster struct {
 	cfg       HTTPClusterConfig
-	transport *http.Transport
-	slots     chan struct{} // one per call in progress or pending
+	transport *http.Transport // of the calls
+	slots     chan struct{}   // one per call in progress or pending
 	mu        sync.Mutex
 	closed    bool // set before wg is waited for
 	wg        sync.WaitGroup
 	ctx       context.Context
 	cancel    context.CancelFunc
+
+	// A connection of HTTP/2 without a sign of life is asked for one, because a host that vanishes closes nothing. TCP alone
+	// takes minutes to notice.
+	pingAfter, pingTimeout time.Duration
 }
 
 // NewHTTPCluster makes a cluster; errors name the bad field.
@@ -52,7 +61,8 @@ func NewHTTPCluster(cfg HTTPClusterConfig) (*HTTPCluster, error) {
 		return nil, fmt.Errorf("hostsim: HTTPClusterConfig.Address is %q, it must be host:port", cfg.Address)
 	}
 	cfg.ConnectTimeout = cmp.Or(cfg.ConnectTimeout, 5*time.Second)
-	cfg.MaxResponseBytes = cmp.Or(cfg.MaxResponseBytes, 16<<20)
+	cfg.MaxResponseBytes = cmp.Or(cfg.MaxResponseBytes, 32<<20)
+	cfg.MaxMessageBytes = cmp.Or(cfg.MaxMessageBytes, 16<<20)
 	for _, f := range []struct {
 		name  string
 		value *int
@@ -64,23 +74,40 @@ func NewHTTPCluster(cfg HTTPClusterConfig) (*HTTPCluster, error) {
 			return nil, fmt.Errorf("hostsim: HTTPClusterConfig.%s is %d, allowed are 1 to 65536", f.name, *f.value)
 		}
 	}
-	if cfg.ConnectTimeout < 0 || cfg.MaxResponseBytes < 0 {
-		return nil, errors.New("hostsim: HTTPClusterConfig: ConnectTimeout and MaxResponseBytes must not be negative")
+	if cfg.ConnectTimeout < 0 || cfg.MaxResponseBytes < 0 || cfg.MaxMessageBytes < 0 {
+		return nil, errors.New("hostsim: HTTPClusterConfig: ConnectTimeout, MaxResponseBytes and MaxMessageBytes must not be negative")
 	}
-	c := &HTTPCluster{cfg: cfg, slots: make(chan struct{}, cfg.MaxConnections+cfg.MaxPending)}
+	c := &HTTPCluster{
+		cfg:         cfg,
+		slots:       make(chan struct{}, cfg.MaxConnections+cfg.MaxPending),
+		pingAfter:   10 * time.Second,
+		pingTimeout: 5 * time.Second,
+	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	c.transport = &http.Transport{
-		DialContext:         (&net.Dialer{Timeout: cfg.ConnectTimeout}).DialContext,
-		MaxConnsPerHost:     cfg.MaxConnections,
-		MaxIdleConns:        cfg.MaxConnections,
-		MaxIdleConnsPerHost: cfg.MaxConnections,
+	c.transport = c.newTransport(c.dial)
+	return c, nil
+}
+
+type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
+
+func (c *HTTPCluster) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	return (&net.Dialer{Timeout: c.cfg.ConnectTimeout}).DialContext(ctx, network, address)
+}
+
+func (c *HTTPCluster) newTransport(dial dialFunc) *http.Transport {
+	t := &http.Transport{
+		DialContext:         dial,
+		MaxConnsPerHost:     c.cfg.MaxConnections,
+		MaxIdleConns:        c.cfg.MaxConnections,
+		MaxIdleConnsPerHost: c.cfg.MaxConnections,
 		IdleConnTimeout:     time.Minute,
 		DisableCompression:  true,
 		Protocols:           new(http.Protocols),
+		HTTP2:               &http.HTTP2Config{SendPingTimeout: c.pingAfter, PingTimeout: c.pingTimeout},
 	}
-	c.transport.Protocols.SetHTTP1(!cfg.HTTP2)
-	c.transport.Protocols.SetUnencryptedHTTP2(cfg.HTTP2)
-	return c, nil
+	t.Protocols.SetHTTP1(!c.cfg.HTTP2)
+	t.Protocols.SetUnencryptedHTTP2(c.cfg.HTTP2)
+	return t
 }
 
 // Call implements Cluster.
@@ -133,11 +160,11 @@ type unreplayable struct{ io.Reader }
 func (unreplayable) Close() error { return nil }
 
 func (c *HTTPCluster) roundTrip(ctx context.Context, req CallRequest) CallResponse {
-	u, err := url.ParseRequestURI(req.Headers.Get(":path"))
-	if err != nil {
+	path := req.Headers.Get(":path")
+	if !validPath(path) {
 		return CallResponse{Failure: CallReset, Detail: "bad :path"}
 	}
-	hr := c.request(req.Headers.Get(":method"), u, req.Headers)
+	hr := c.request(req.Headers.Get(":method"), path, req.Headers)
 	hr.Host = req.Headers.Get(":authority")
 	hr.Body, hr.ContentLength = unreplayable{bytes.NewReader(req.Body)}, int64(len(req.Body))
 	if req.Timeout > 0 {
@@ -172,10 +199,15 @@ func (c *HTTPCluster) roundTrip(ctx context.Context, req CallRequest) CallRespon
 	return out
 }
 
+// validPath refuses a target that is not a path, and control characters, which net/http would send over HTTP/2.
+func validPath(path string) bool {
+	control := func(r rune) bool { return r < ' ' || r == 0x7f }
+	return (path == "*" || strings.HasPrefix(path, "/")) && !strings.ContainsFunc(path, control)
+}
+
 // request makes a request with headers as Envoy's router passes them on.
-func (c *HTTPCluster) request(method string, to *url.URL, headers Headers) *http.Request {
-	to.Scheme, to.Host = "http", c.cfg.Address
-	r := &http.Request{Method: method, URL: to, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: make(http.Header, len(headers)+3)}
+func (c *HTTPCluster) request(method, path string, headers Headers) *http.Request {
+	r := &http.Request{Method: method, URL: rawurl.Of(c.cfg.Address, path), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: make(http.Header, len(headers)+3)}
 	for _, p := range headers {
 		switch {
 		case p[0] == "" || p[0][0] == ':' || p[0] == "content-length" || p[0] == "host" || p[0] == "transfer-encoding" || p[0] == "connection":

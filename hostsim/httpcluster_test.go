@@ -60,6 +60,7 @@ func TestHTTPClusterConfig(t *testing.T) {
 		{hostsim.HTTPClusterConfig{Address: "h:1", MaxConnections: -1}, "MaxConnections is -1, allowed are 1 to 65536"},
 		{hostsim.HTTPClusterConfig{Address: "h:1", MaxPending: 70000}, "MaxPending is 70000"},
 		{hostsim.HTTPClusterConfig{Address: "h:1", ConnectTimeout: -1}, "must not be negative"},
+		{hostsim.HTTPClusterConfig{Address: "h:1", MaxMessageBytes: -1}, "must not be negative"},
 	} {
 		if _, err := hostsim.NewHTTPCluster(c.cfg); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("error is %v, want %q in it", err, c.want)
@@ -84,9 +85,16 @@ func TestHTTPClusterRoundTrip(t *testing.T) {
 	want(t, "arrived", r.Headers.Get("x-got"), `POST /p%2Fq?x=1&y=%20 callee.test 4 "ping" ["1" "2"] []`)
 	want(t, "cookies", strings.Join(r.Headers.Values("set-cookie"), " "), "a=1 b=2")
 	want(t, "body", string(r.Body), "hello")
+	// Envoy sends these as they are, although a URL must not have them.
+	for _, path := range []string{"/p|q", `/a"b<c>d^e{f}?g|h`, "//p/../q"} {
+		r = call(t, c, "GET", path, "")
+		want(t, "raw path", r.Headers.Get("x-got"), "GET "+path+` callee.test 0 "" [] []`)
+	}
 	r = call(t, c, "GET", "/", "")
 	want(t, "arrived without a body", r.Headers.Get("x-got"), `GET / callee.test 0 "" [] []`)
-	want(t, "a path that is none", call(t, c, "GET", "nowhere", "").Failure, hostsim.CallReset)
+	for _, path := range []string{"nowhere", "http://elsewhere/", "/line\nbreak"} {
+		want(t, fmt.Sprintf("path %q", path), call(t, c, "GET", path, "").Failure, hostsim.CallReset)
+	}
 }
 
 // Nobody listens; the peer hangs up before, or in the middle of, its answer; the answer
@@ -116,9 +124,14 @@ func TestHTTPClusterFailures(t *testing.T) {
 			_, _ = w.Write(make([]byte, 101))
 		case "/fits":
 			_, _ = w.Write(make([]byte, 100))
+		case "/16MiB":
+			_, _ = w.Write(make([]byte, 16<<20+1))
+		case "/32MiB":
+			_, _ = w.Write(make([]byte, 32<<20+1))
 		}
 	})
-	c = httpCluster(t, hostsim.HTTPClusterConfig{Address: srv.Listener.Addr().String(), MaxResponseBytes: 100})
+	address := srv.Listener.Addr().String()
+	c = httpCluster(t, hostsim.HTTPClusterConfig{Address: address, MaxResponseBytes: 100})
 	want(t, "before headers", call(t, c, "POST", "/before", "x").Failure, hostsim.CallReset)
 	// GET and an Idempotency-Key would make net/http try again on a kept connection.
 	call(t, c, "GET", "/fits", "")
@@ -128,6 +141,10 @@ func TestHTTPClusterFailures(t *testing.T) {
 	want(t, "mid answer", call(t, c, "GET", "/middle", "").Failure, hostsim.CallResetMidAnswer)
 	want(t, "too long", call(t, c, "GET", "/long", "").Failure, hostsim.CallResetMidAnswer)
 	want(t, "just fits", call(t, c, "GET", "/fits", "").Failure, hostsim.CallOK)
+	c = httpCluster(t, hostsim.HTTPClusterConfig{Address: address})
+	r = call(t, c, "GET", "/16MiB", "")
+	want(t, "within Envoy's limit", fmt.Sprint(r.Failure, len(r.Body)), fmt.Sprint(hostsim.CallOK, 16<<20+1))
+	want(t, "beyond Envoy's limit", call(t, c, "GET", "/32MiB", "").Failure, hostsim.CallResetMidAnswer)
 	mu.Lock()
 	defer mu.Unlock()
 	want(t, "tries of GET /before", tries["GET/before"], 1)

@@ -63,6 +63,58 @@ func TestCloseWithOpenStreams(t *testing.T) {
 	})
 }
 
+// A guest that never returns does not hold up Close beyond its context. The host ends once the guest returns.
+func TestCloseIsBoundedByItsContext(t *testing.T) {
+	entered, release := make(chan struct{}), make(chan struct{})
+	r := newRig(t, nativeScript())
+	r.start(hostsim.Config{Hooks: hostsim.Hooks{BeforeCallback: func(h hostsim.HookCallback) error {
+		if h.Callback == "proxy_on_request_headers" {
+			close(entered)
+			<-release
+		}
+		return nil
+	}}})
+	s, headers := r.open("rh=")
+	s.Request(headers)
+	await(t, entered, "the callback")
+	ctx, cancel := context.WithCancel(t.Context())
+	closed := make(chan error, 1)
+	go func() { closed <- r.h.Close(ctx) }()
+	cancel()
+	select {
+	case err := <-closed:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("error is %v", err)
+		}
+	case <-within(t).Done():
+		t.Error("Close waits for the guest")
+	}
+	close(release)
+	if err := r.h.Close(within(t)); err != nil {
+		t.Error(err)
+	}
+	for range 100 {
+		if err := r.h.Close(ctx); err != nil {
+			t.Fatalf("a host that is closed: %v", err)
+		}
+	}
+}
+
+// A plugin that asks for more time than it gets is an error, and the host ends.
+func TestCloseOfPluginThatIsNeverDone(t *testing.T) {
+	eachGuest(t, func(r *rig) {
+		r.start(hostsim.Config{PluginConfig: []byte("done=false")})
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		if err := r.h.Close(ctx); !errors.Is(err, context.Canceled) {
+			r.Errorf("error is %v", err)
+		}
+		if err := r.h.Close(within(r)); err != nil {
+			r.Error(err)
+		}
+	})
+}
+
 // A feeder that does not wait is cut off, and memory stays bounded.
 func TestFeederThatDoesNotWaitIsCutOff(t *testing.T) {
 	r := newRig(t, nativeScript())

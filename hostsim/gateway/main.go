@@ -251,7 +251,7 @@ func (g *gateway) close(cut context.Context) {
 	if g.host != nil {
 		// A filter may have calls to deliver that outlive their requests. It gets as much time for them as a drain.
 		ctx, cancel := context.WithTimeout(cut, g.o.drainTimeout)
-		if err := errors.Join(g.host.Close(ctx), ctx.Err()); err != nil {
+		if err := g.host.Close(ctx); err != nil {
 			g.log.Warn("the filter had not finished", "timeout", g.o.drainTimeout.String())
 		}
 		cancel()

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
-	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,6 +17,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/hostsim"
+	"github.com/oncegate/oncegate/hostsim/internal/rawurl"
 )
 
 // upstreamIdle is how long an unused connection to upstream is kept. It is shorter than the limit of common servers
@@ -220,7 +220,7 @@ func newRequest(ctx context.Context, addr string, h hostsim.Headers, end bool, b
 		ProtoMinor: 1,
 		Header:     make(http.Header, len(h)),
 		Body:       body,
-		URL:        targetURL(addr, h.Get(":path")),
+		URL:        rawurl.Of(addr, h.Get(":path")),
 
 		ContentLength: -1,
 	}
@@ -262,24 +262,6 @@ func newRequest(ctx context.Context, addr string, h hostsim.Headers, end bool, b
 		body.trailer = req.Trailer
 	}
 	return req.WithContext(ctx), nil
-}
-
-// targetURL makes net/http send path unchanged.
-func targetURL(addr, path string) *url.URL {
-	u := &url.URL{Scheme: "http", Host: addr}
-	if strings.HasPrefix(path, "//") {
-		// An opaque "//x" would be written as the absolute form "http://x".
-		raw, query, hasQuery := strings.Cut(path, "?")
-		u.RawPath, u.RawQuery, u.ForceQuery = raw, query, hasQuery && query == ""
-		if p, err := url.PathUnescape(raw); err == nil {
-			u.Path = p
-		} else {
-			u.Path = raw
-		}
-		return u
-	}
-	u.Opaque = path
-	return u
 }
 
 // requestBody reads the request's body from the stream's queue. The Transport
