@@ -199,6 +199,10 @@ func TestIstioPodsHaveTheNamesOfShards(t *testing.T) {
 		Replicas int `json:"replicas"`
 		Template struct {
 			Spec struct {
+				SecurityContext struct {
+					User  int `json:"runAsUser"`
+					Group int `json:"fsGroup"`
+				} `json:"securityContext"`
 				Containers []struct {
 					Args []string `json:"args"`
 				} `json:"containers"`
@@ -211,6 +215,10 @@ func TestIstioPodsHaveTheNamesOfShards(t *testing.T) {
 	args := s.Template.Spec.Containers[0].Args
 	if s.Replicas != len(names) || !slices.Contains(args, "--shards="+strings.Join(names, ",")) {
 		t.Errorf("%d replicas with %v for %v", s.Replicas, args, names)
+	}
+	// A volume belongs to root unless the pod says otherwise.
+	if c, user := s.Template.Spec.SecurityContext, 65532; c.User != user || c.Group != user {
+		t.Errorf("the image's user %d cannot write to the volume: %+v", user, c)
 	}
 	for i, name := range names {
 		pod := set.Metadata.Name + "-" + strconv.Itoa(i)

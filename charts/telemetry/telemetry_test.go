@@ -204,7 +204,7 @@ var troubles = map[string]map[string]string{
 	"OncegateManagerDown":          {`up{job="oncegate",instance="a"}`: "1x20 0x20"},
 	"OncegateManagersMissing":      {`oncegate_build_info{job="oncegate",instance="a"}`: "-"},
 	"OncegateManagerNotReady":      {`oncegate_ready{job="oncegate",instance="a"}`: "0x40"},
-	"OncegateWindowNearlyFull":     {`oncegate_ledger_bytes{job="oncegate",instance="a"}`: "85x40"},
+	"OncegateWindowNearlyFull":     {`oncegate_ledger_entries{job="oncegate",instance="a",state="committed"}`: "85x40"},
 	"OncegateWindowRefuses":        {`oncegate_ledger_calls_total{job="oncegate",instance="a",op="reserve",outcome="full"}`: "0+1x40"},
 	"OncegateUnknownOutcomes":      {`oncegate_ledger_entries{job="oncegate",instance="a",state="unknown"}`: "1x40"},
 	"OncegateFenced":               {`oncegate_gate_reservations_lost_total{job="envoy",instance="e"}`: "0x35 1x5"},
