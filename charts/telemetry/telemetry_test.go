@@ -204,7 +204,7 @@ var troubles = map[string]map[string]string{
 	"OncegateManagerDown":          {`up{job="oncegate",instance="a"}`: "1x20 0x20"},
 	"OncegateManagersMissing":      {`oncegate_build_info{job="oncegate",instance="a"}`: "-"},
 	"OncegateManagerNotReady":      {`oncegate_ready{job="oncegate",instance="a"}`: "0x40"},
-	"OncegateWindowNearlyFull":     {`oncegate_ledger_entries{job="oncegate",instance="a",state="committed"}`: "85x40"},
+	"OncegateWindowNearlyFull":     {`oncegate_ledger_bytes{job="oncegate",instance="a"}`: "85x40"},
 	"OncegateWindowRefuses":        {`oncegate_ledger_calls_total{job="oncegate",instance="a",op="reserve",outcome="full"}`: "0+1x40"},
 	"OncegateUnknownOutcomes":      {`oncegate_ledger_entries{job="oncegate",instance="a",state="unknown"}`: "1x40"},
 	"OncegateFenced":               {`oncegate_gate_reservations_lost_total{job="envoy",instance="e"}`: "0x35 1x5"},
@@ -277,6 +277,7 @@ func TestAlertsFire(t *testing.T) {
 		}
 		write(r.Alert, troubles[r.Alert], fmt.Sprintf("{labels: '{alertname=%q}', value: 1}", r.Alert))
 	}
+	write("a window full of entries", map[string]string{`oncegate_ledger_entries{job="oncegate",instance="a",state="committed"}`: "85x40"}, `{labels: '{alertname="OncegateWindowNearlyFull"}', value: 1}`)
 	// Each outcome that was refused fires the alert, which names it.
 	for _, op := range []string{"commit", "reject", "unknown"} {
 		fmt.Fprintf(&b, `- name: fenced %[1]s
