@@ -40,7 +40,7 @@ func OpenDir(dir string) Store { return &dirStore{dir: dir, sync: (*os.File).Syn
 // Names of objects never begin with a dot.
 const (
 	dirLock = ".lock"
-	dirTemp = ".new-*"
+	dirTemp = ".new-"
 )
 
 func (s *dirStore) String() string { return (&url.URL{Scheme: "file", Path: s.dir}).String() }
@@ -85,7 +85,7 @@ func (s *dirStore) write(ctx context.Context, name string, body []byte, check fu
 	if err := os.MkdirAll(filepath.Dir(p), 0o700); err != nil {
 		return "", err
 	}
-	f, err := os.CreateTemp(filepath.Dir(p), dirTemp)
+	f, err := os.CreateTemp(filepath.Dir(p), dirTemp+"*")
 	if err != nil {
 		return "", err
 	}
@@ -113,10 +113,13 @@ func (s *dirStore) removeLeft(dir string) {
 	if _, seen := s.cleaned.LoadOrStore(dir, true); seen {
 		return
 	}
-	names, _ := filepath.Glob(filepath.Join(dir, dirTemp)) // the pattern is well formed
-	for _, name := range names {
-		if info, err := os.Lstat(name); err == nil && time.Since(info.ModTime()) > leftAfter {
-			_ = os.Remove(name) // the next process tries again
+	files, _ := os.ReadDir(dir) // the write that follows fails as well
+	for _, f := range files {
+		if !strings.HasPrefix(f.Name(), dirTemp) {
+			continue
+		}
+		if info, err := f.Info(); err == nil && time.Since(info.ModTime()) > leftAfter {
+			_ = os.Remove(filepath.Join(dir, f.Name())) // the next process tries again
 		}
 	}
 }

@@ -43,8 +43,8 @@ func (r *Record) state() State {
 
 func (r *Record) over() bool { return r.Remaining == 0 && r.Logs == 0 }
 
-// begin begins a quarantine for d at least, of logs for window if that is longer, which is named by a time. One that is under way is not made shorter, and the floor
-// of epochs goes up each time.
+// begin begins a quarantine, which is named by a time, for d at least, and of logs for window if that is longer. One that is
+// under way is not made shorter, and the floor of epochs goes up each time.
 func (r *Record) begin(d, window time.Duration, at time.Time, why string) {
 	if r.Unsure { // now somebody is sure
 		r.Why = nil

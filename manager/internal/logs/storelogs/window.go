@@ -20,8 +20,9 @@ func putWindow(tx store.Tx, prefix string, first uint64, at int64, value []byte)
 	return tx.Put(windows, key(prefix, first), value, store.Entry{Index: order, SortKey: key(prefix, first, uint64(at))})
 }
 
-// forgetting removes ids, or clients, from a window: those that are too old, and with early only the oldest ones while
-// there are more than the log may have. The caller writes the head.
+// forgetting removes ids, or clients, from a window: those that are too old, and with early also the oldest ones while
+// there are more than the log may have. With early it leaves a window that is not too large as it is. The caller writes
+// the head.
 type forgetting struct {
 	engine  *Engine
 	head    *head
