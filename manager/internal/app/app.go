@@ -266,7 +266,7 @@ func (a *app) start(ctx context.Context) error {
 			Self: peers.Own{Keeper: a.shard, Quarantine: a.restored, Remembers: a.longestTTL, Log: a.log},
 		})
 	}
-	a.startShipping()
+	a.startShipping(ctx)
 	opts := server.Options{Options: s.Server, Ledger: a.shard, Unreadable: a.unreadable}
 	opts.Version, opts.Logger, opts.Audit, opts.Auth, opts.Unready = a.version, a.log, a.auditLog, a.auth, a.unready(leases)
 	opts.Tracer = a.tracing.Tracer()

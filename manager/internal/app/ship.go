@@ -75,8 +75,12 @@ func (a *app) checkBucket(ctx context.Context) error {
 		bucket.String(), cmp.Or(id, "an unnamed one"), a.settings.DataDir)
 }
 
-// startShipping ships the log of the store. The logs must be open.
-func (a *app) startShipping() {
+// compareTries bounds how long a start waits to compare the ledger with its copies.
+const compareTries = 10 * time.Second
+
+// startShipping compares the log of the store with its copies, and ships it. The logs must be open. A manager that cannot
+// reach its copies serves nevertheless, because an outage of object storage must not be one of the manager.
+func (a *app) startShipping(ctx context.Context) {
 	if a.shipper == nil {
 		return
 	}
@@ -90,6 +94,11 @@ func (a *app) startShipping() {
 		})
 	}
 	l.LongestWindow = a.longestWindow
+	tries, cancel := context.WithTimeout(ctx, compareTries)
+	defer cancel()
+	if err := a.shipper.Compare(tries, l); err != nil {
+		a.log.Warn("the ledger serves before it was compared with its copies: if its directory was put back, it runs keys again until then", "error", err.Error())
+	}
 	a.shipper.Start(l)
 }
 

@@ -122,35 +122,44 @@ func cutOff(t *testing.T, fork bool) {
 	}
 }
 
+// TestForkedDirectoryBeginsAgain: a directory that was put back is noticed even where its log has come further than what was
+// shipped: before its ledger serves, or once the copies can be read.
 func TestForkedDirectoryBeginsAgain(t *testing.T) {
 	t.Parallel()
-	_, dest := newDest(t)
-	dir, copied := t.TempDir(), t.TempDir()
-	l := startLedger(t, dir, dest, nil)
-	l.append(20)
-	l.stop()
-	copyDir(t, dir, copied)
-	l = startLedger(t, dir, dest, nil)
-	l.append(20)
-	l.stop()
-	// It is noticed even where the fork has come further than what was shipped.
-	fork := startLedger(t, copied, nil, nil)
-	fork.rounds = "fork"
-	fork.append(25)
-	fork.crash()
-	fork = startLedger(t, copied, dest, nil)
-	fork.rounds = "fork"
-	fork.append(5)
-	fork.shipped()
-	if want := []uint64{40}; !slices.Equal(fork.lacked, want) {
-		t.Errorf("the log lacks records up to %v, want %v", fork.lacked, want)
-	}
-	fork.stop()
-	restored, _, err := restore(t, dest, time.Time{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, last := mustHoldFork(t, restored, 20, "fork"); last != 50 {
-		t.Errorf("it was restored up to %d", last)
+	for name, failures := range map[string]int{"copies are there": 0, "copies are away": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, dest := newDest(t)
+			dir, copied := t.TempDir(), t.TempDir()
+			l := startLedger(t, dir, dest, nil)
+			l.append(20)
+			l.stop()
+			copyDir(t, dir, copied)
+			l = startLedger(t, dir, dest, nil)
+			l.append(20)
+			l.stop()
+			fork := startLedger(t, copied, nil, nil)
+			fork.rounds = "fork"
+			fork.append(25)
+			fork.crash()
+			fork = startLedger(t, copied, &away{Store: dest, failures: failures}, nil)
+			if compared := failures == 0; fork.compared != compared {
+				t.Errorf("it was compared before it serves: %v, want %v", fork.compared, compared)
+			}
+			fork.rounds = "fork"
+			fork.append(5)
+			fork.shipped()
+			if want := []uint64{40}; !slices.Equal(fork.lacked, want) {
+				t.Errorf("the log lacks records up to %v, want %v", fork.lacked, want)
+			}
+			fork.stop()
+			restored, _, err := restore(t, dest, time.Time{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, last := mustHoldFork(t, restored, 20, "fork"); last != 50 {
+				t.Errorf("it was restored up to %d", last)
+			}
+		})
 	}
 }

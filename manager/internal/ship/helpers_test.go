@@ -62,6 +62,8 @@ type ledger struct {
 	journal *journal
 	rounds  string   // distinguishes the records of forks
 	lacked  []uint64 // of the calls of WentBack
+
+	compared bool // before it was shipped
 }
 
 const segmentBytes = 16 << 10
@@ -172,19 +174,21 @@ func startEngine(t *testing.T, dir string, store object.Store, change func(*ship
 			t.Fatal(err)
 		}
 		switch store.(type) {
-		case *stopping, *refusing:
+		case *stopping, *refusing, *away:
 			s.TryOnce()
 		case *often:
 			s.PruneOften()
 		}
 		s.Add(engine(l.log))
-		s.Start(ship.Ledger{WentBack: func(_ context.Context, shipped uint64, past ship.Longest) error {
+		of := ship.Ledger{WentBack: func(_ context.Context, shipped uint64, past ship.Longest) error {
 			if past.TTL != 5*time.Minute {
 				t.Errorf("the copies know of a TTL of %s", past.TTL)
 			}
 			l.lacked = append(l.lacked, shipped)
 			return nil
-		}})
+		}}
+		l.compared = s.Compare(t.Context(), of) == nil
+		s.Start(of)
 		l.shipper = s
 	}
 	t.Cleanup(func() {
@@ -383,6 +387,20 @@ func (s *refusing) Replace(ctx context.Context, name string, b []byte, old objec
 		return "", errRefused
 	}
 	return s.Store.Replace(ctx, name, b, old)
+}
+
+// away fails the first reads.
+type away struct {
+	object.Store
+	failures int
+}
+
+func (s *away) Get(ctx context.Context, name string) ([]byte, object.Version, error) {
+	if s.failures > 0 {
+		s.failures--
+		return nil, "", errRefused
+	}
+	return s.Store.Get(ctx, name)
 }
 
 // counterOf is what a metric of the shipper says.

@@ -174,6 +174,22 @@ type Ledger struct {
 // Longest says for how long a ledger remembered keys, and ids of named logs, at most.
 type Longest struct{ TTL, Window time.Duration }
 
+// Compare compares the log of a ledger, which was added, with its copies, and calls WentBack if the log lacks some of their
+// records. It takes no lease. The shipper compares them again after Start, which also reports a destination of another ledger.
+// Errors: those of WentBack, the destination's, the context's.
+func (s *Shipper) Compare(ctx context.Context, l Ledger) error {
+	s.opts.ledger = l
+	m, _, err := readManifest(ctx, s.opts.Store)
+	if errors.Is(err, object.ErrNotFound) {
+		return nil
+	}
+	if err != nil || s.opts.ours(m.Ledger) != nil {
+		return err
+	}
+	_, err = s.stream.Load().meet(ctx, m)
+	return err
+}
+
 // Start begins to ship the log of a ledger, which was added, until Close.
 func (s *Shipper) Start(l Ledger) {
 	if l.EpochFloor == nil {

@@ -43,7 +43,8 @@ type stream struct {
 	unsent    *chunk // a run whose write has an unknown outcome
 	head      head   // of the tail, as it was written last
 	headAt    object.Version
-	unshipped bool // there was more to ship than one step ships
+	unshipped bool   // there was more to ship than one step ships
+	covered   uint64 // WentBack was called for a history that ends here
 	pruned    time.Time
 	swept     time.Time
 
@@ -138,30 +139,11 @@ func (st *stream) begin(ctx context.Context, term uint64) error {
 	st.manifest, st.version = m.clone(), version
 	st.tailIndex, st.pending, st.unsent = 0, nil, nil
 	st.dropUpload()
+	same, err := st.meet(ctx, st.manifest)
+	if err != nil {
+		return err
+	}
 	h := st.manifest.last()
-	same := true
-	if h != nil && h.Tail != nil {
-		found, err := readTail(ctx, st.opts.Store, h, m.Writer)
-		h.Runs = append(h.Runs, found...)
-		if isDamage(err) {
-			st.opts.Logger.Error("what was shipped is damaged; shipping starts over with a snapshot", "error", err.Error())
-			same = false
-		} else if err != nil {
-			return err
-		}
-	}
-	if same {
-		var lacks bool
-		if same, lacks, err = st.compare(ctx, h); err != nil {
-			return err
-		}
-		if lacks && st.opts.ledger.WentBack != nil {
-			past := Longest{time.Duration(m.LongestTTL) * time.Millisecond, time.Duration(m.LongestWindow) * time.Millisecond}
-			if err := st.opts.ledger.WentBack(ctx, h.end(), past); err != nil {
-				return err
-			}
-		}
-	}
 	if err := st.newHead(ctx); err != nil {
 		return err
 	}
@@ -175,6 +157,33 @@ func (st *stream) begin(ctx context.Context, term uint64) error {
 	}
 	st.setBroken()
 	return nil
+}
+
+// meet adds the rest of its tail to the last history, and reports whether the log continues that history. If the log lacks
+// records of it, WentBack has returned nil.
+func (st *stream) meet(ctx context.Context, m *manifest) (same bool, err error) {
+	h := m.last()
+	if h != nil && h.Tail != nil {
+		found, err := readTail(ctx, st.opts.Store, h, m.Writer)
+		h.Runs = append(h.Runs, found...)
+		if isDamage(err) {
+			st.opts.Logger.Error("what was shipped is damaged; shipping starts over with a snapshot", "error", err.Error())
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	same, lacks, err := st.compare(ctx, h)
+	if err != nil || !lacks || st.opts.ledger.WentBack == nil || h.end() == st.covered {
+		return same, err
+	}
+	past := Longest{time.Duration(m.LongestTTL) * time.Millisecond, time.Duration(m.LongestWindow) * time.Millisecond}
+	if err := st.opts.ledger.WentBack(ctx, h.end(), past); err != nil {
+		return false, err
+	}
+	st.covered = h.end()
+	return same, nil
 }
 
 // compare reports whether the log continues the history, because it has the last record of it, and whether it lacks
