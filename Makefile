@@ -8,6 +8,13 @@ MAKEFLAGS += --no-builtin-rules
 # The binaries carry no data for debuggers, which take half of the linker's time. To debug, call go build or go test.
 # They carry no commit either, or every commit would link them again.
 LINK := -ldflags=-w
+
+# As in a release (.ci/release): programs and tests know no paths of the machine and have no C. So they are what users run, and
+# a release compiles nothing again. With cgo, Pebble takes its memory from C and has another compressor, which takes gcc more
+# than a minute.
+export GOFLAGS := $(filter-out -trimpath,$(GOFLAGS)) -trimpath
+export CGO_ENABLED := 0
+
 GO_BUILD := go build -buildvcs=false $(LINK)
 
 # Modules that users require. Each works with the Go version that its go.mod names. go.mod here replaces them by their
@@ -159,15 +166,16 @@ NATIVE_PACKAGES := ./e2e/internal/sim ./plugin/gatetest ./plugin/gatebench \
 DEEP_PROCESS_PACKAGES = $(sort $(dir $(shell grep -rl --include='*_test.go' '/managertest/deep"' $(PROCESS_PACKAGES:/...=))))
 
 # The race detector looks at what runs in the tests' own processes. The other stages run without it. It leaves out SQLite, which is
-# C that was translated: there it would take most of the time, and Go's locks around it are looked at.
-RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=modernc.org/libc=-race=false
+# C that was translated: there it would take most of the time, and Go's locks around it are looked at. It needs cgo; the tag
+# chooses Pebble's compressor of a release.
+RACE := -race -tags=pebblegozstd -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=modernc.org/libc=-race=false
 
 .PHONY: test-deep
 test-deep: ## what make test leaves out: the race detector, the other Envoys, modes and builds, long rounds, browser, charts, release, object storage
 	@mkdir -p build && date +%s >build/test-began
 	@$(MAKE) --no-print-directory -j4 test-setup test-deep-setup
 	@TEST_DEEP=1 build/testrun -since "$$(cat build/test-began)" 'make test-deep' \
-		'race=$(GO_TEST) $(RACE) $(SIDE_BY_SIDE) $(SLOW_PACKAGES) $$(go list $(PACKAGES) | grep -vxF "$$(go list $(PROCESS_PACKAGES) ./docs ./charts/...)")' \
+		'race=CGO_ENABLED=1 $(GO_TEST) $(RACE) $(SIDE_BY_SIDE) $(SLOW_PACKAGES) $$(go list $(PACKAGES) | grep -vxF "$$(go list $(PROCESS_PACKAGES) ./docs ./charts/...)")' \
 		'processes=$(GO_TEST) $(SIDE_BY_SIDE) ./e2e $(NATIVE_PACKAGES) $(DEEP_PROCESS_PACKAGES)' \
 		+ \
 		'gcs=GCS_SERVER=$(CURDIR)/build/fakegcs $(GO_TEST) $(SIDE_BY_SIDE) -run "$(OBJECT_TESTS)" ./manager/internal/object ./manager/internal/ship' \
@@ -207,7 +215,7 @@ build/cluster: e2e/cluster/go.mod e2e/cluster/go.sum
 	@rm -rf $@-new && mkdir -p $@-new
 	@cd e2e/cluster && ../../.ci/try go list -deps tool >/dev/null && \
 		version=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) minor=$${version#v1.} x=k8s.io/component-base/version && \
-		CGO_ENABLED=0 $(GO_BUILD) -ldflags "-s -w -X $$x.gitVersion=$$version -X $$x.gitMajor=1 -X $$x.gitMinor=$${minor%%.*}" -o ../../$@-new/ tool
+		$(GO_BUILD) -ldflags "-s -w -X $$x.gitVersion=$$version -X $$x.gitMajor=1 -X $$x.gitMinor=$${minor%%.*}" -o ../../$@-new/ tool
 	@rm -rf $@ && mv $@-new $@
 
 .PHONY: test-cluster

@@ -72,22 +72,23 @@ func build(dir string) error {
 		return err
 	}
 	binDir = dir
-	if err := buildPrograms(root, binDir); err != nil {
+	if err := buildPrograms(root, binDir, "CGO_ENABLED=0"); err != nil {
 		return err
 	}
 	if !deep.On() {
 		return nil
 	}
 	racingDir = filepath.Join(dir, "racing")
-	return buildPrograms(root, racingDir, "-race")
+	return buildPrograms(root, racingDir, "CGO_ENABLED=1", "-race", "-tags=pebblegozstd")
 }
 
-func buildPrograms(root, dir string, flags ...string) error {
+// buildPrograms builds the programs as in a release, which has no C, or with the race detector, which needs it.
+func buildPrograms(root, dir, cgo string, flags ...string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()
-	args := append([]string{"build", "-buildvcs=false", "-ldflags=-w", "-o", dir + string(filepath.Separator)}, flags...)
+	args := append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-w", "-o", dir + string(filepath.Separator)}, flags...)
 	cmd := exec.CommandContext(ctx, "go", append(args, "./manager/cmd/oncegate", "./examples/payments")...)
-	cmd.Dir = root
+	cmd.Dir, cmd.Env = root, append(os.Environ(), cgo)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("building the programs: %w\n%s", err, out)
 	}

@@ -37,8 +37,8 @@ func TestModuleElsewhereNeedsTheEngineAlone(t *testing.T) {
 	for _, args := range [][]string{{"mod", "tidy"}, {"test", "-v", "-count", "1", "."}} {
 		cmd := exec.CommandContext(ctx, "go", args...)
 		cmd.Dir = dir
-		// `make modules` has put what hostsim requires into the cache.
-		cmd.Env = append(os.Environ(), "GOPROXY=off", "GOSUMDB=off", "GOFLAGS=", "GOWORK=off")
+		// `make modules` has put what hostsim requires into the cache, and make test has compiled it in this way.
+		cmd.Env = append(os.Environ(), "GOPROXY=off", "GOSUMDB=off", "GOFLAGS=-trimpath", "GOWORK=off", "CGO_ENABLED=0")
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Fatalf("go %s: %v\n%s", args[0], err, out)

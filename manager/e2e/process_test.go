@@ -53,7 +53,9 @@ var managerBinary = sync.OnceValues(func() (string, error) {
 	}
 	binDir = dir
 	bin := filepath.Join(dir, "oncegate")
-	out, err := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-w", "-o", bin, "../cmd/oncegate").CombinedOutput()
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-w", "-o", bin, "../cmd/oncegate")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as in a release
+	out, err := build.CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%w: %s", err, out)
 	}

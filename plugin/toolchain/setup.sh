@@ -103,7 +103,7 @@ if [ "$(cat "$dir/fingerprint" 2>/dev/null)" != "$fingerprint" ] || [ ! -x "$dir
 	echo "building TinyGo (once, a minute or two)"
 	rm -rf "$dir/fingerprint" "$dir/root" "$dir/root.new"
 	cd "$here"
-	"$top/.ci/try" go build -buildvcs=false -tags llvm19 -o "$dir/tinygo" github.com/tinygo-org/tinygo 9>&-
+	CGO_ENABLED=1 "$top/.ci/try" go build -buildvcs=false -tags llvm19 -o "$dir/tinygo" github.com/tinygo-org/tinygo 9>&-
 	cp -r "$(go list -m -f '{{.Dir}}' github.com/tinygo-org/tinygo)" "$dir/root.new"
 	chmod -R u+w "$dir/root.new"
 	# A submodule upstream; its absence is an error, an empty folder is not, and nothing built here imports net.

@@ -82,7 +82,7 @@ func ExampleJob_Traceparent() {
 func TestExamplesHoldForAManager(t *testing.T) {
 	m := managertest.Start(t, managertest.Options{})
 	cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-v", "-run=^Example", "github.com/oncegate/oncegate/manager/client/...")
-	cmd.Env = append(os.Environ(), "ONCEGATE_EXAMPLES_URL="+m.URL)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath", "ONCEGATE_EXAMPLES_URL="+m.URL)
 	out, err := cmd.CombinedOutput()
 	if n := strings.Count(string(out), "--- PASS: Example"); err != nil || n < 14 {
 		t.Errorf("%d examples, %v\n%s", n, err, out)

@@ -71,7 +71,7 @@ func TestAWorkerRequiresNextToNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	env := append(os.Environ(), "GOFLAGS=-modcacherw", "GOWORK=off", "GOSUMDB=off", "GOMODCACHE="+t.TempDir(),
+	env := append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath -modcacherw", "GOWORK=off", "GOSUMDB=off", "GOMODCACHE="+t.TempDir(),
 		"GOPROXY=file://"+proxy+",file://"+filepath.Join(strings.TrimSpace(string(cache)), "cache", "download"))
 	for _, args := range [][]string{{"mod", "tidy"}, {"build", "-o", os.DevNull, "."}, {"vet", "./..."}, {"test", "./..."}} {
 		cmd := exec.CommandContext(t.Context(), "go", args...)
