@@ -24,9 +24,7 @@ func (g gate) callers(r *report) {
 				"put jwt_authn before the gate, and set payload_in_metadata to the first part of the name")
 		}
 	}
-	if len(r.findings) == before {
-		r.ok(checkCallers, "%s: no filter before it removes what scope names", g.place())
-	}
+	r.okUnless(before, checkCallers, "%s: no filter before it removes what scope names", g.place())
 }
 
 // callerParts returns the parts of the gate's scopes that identify the caller and that a request must have.

@@ -134,19 +134,16 @@ func countListeners(gates []gate) int {
 // names looks for filters that Envoy or the gate would take for one another.
 func names(r *report, gates []gate) {
 	first := map[string]gate{}
-	clash := false
+	before := len(r.findings)
 	for _, g := range gates {
 		id := g.filter.at("vm_config").text("vm_id") + " " + g.filter.text("root_id")
 		if other, ok := first[id]; ok && !same(other.config, g.config) {
 			r.warn(checkNames, fmt.Sprintf("%s and %s have one vm_id and root_id, and different configurations", other.place(), g.place()),
 				"give each its own name, root_id and vm_id: Envoys from before August 2026 may use one for both")
-			clash = true
 		}
 		first[id] = g
 	}
-	if !clash {
-		r.ok(checkNames, "each configuration has its own")
-	}
+	r.okUnless(before, checkNames, "each configuration has its own")
 }
 
 // check looks at one filter and what is around it.
