@@ -101,28 +101,18 @@ func ledgerList(ctx context.Context, c *operatorCall) error {
 	if err != nil {
 		return err
 	}
-	if c.json {
-		return c.printJSON(page)
-	}
-	rows := [][]string{{"KEY", "SCOPE", "STATE", "AGE", "EXPIRES IN", "STATUS", "JOB"}}
+	head := "KEY, SCOPE, STATE, AGE, EXPIRES IN, STATUS, JOB"
 	// Most managers know of one data centre.
-	origins := slices.ContainsFunc(page.Entries, func(e admin.Entry) bool { return e.Origin != "" || e.Home != "" })
-	if origins {
-		rows[0] = append(rows[0], "ORIGIN", "HOME")
+	if slices.ContainsFunc(page.Entries, func(e admin.Entry) bool { return e.Origin != "" || e.Home != "" }) {
+		head += ", ORIGIN, HOME"
 	}
-	for i := range page.Entries {
-		e := &page.Entries[i]
+	return printPage(c, page, page.Cursor, head, page.Entries, func(e *admin.Entry) []string {
 		status := ""
 		if e.Status != 0 {
 			status = strconv.Itoa(e.Status)
 		}
-		row := []string{e.Key, e.Scope, string(e.State), span(e.Age), span(e.ExpiresIn), status, e.JobID}
-		if origins {
-			row = append(row, e.Origin, e.Home)
-		}
-		rows = append(rows, row)
-	}
-	return c.printTable(rows, page.Cursor)
+		return []string{e.Key, e.Scope, string(e.State), span(e.Age), span(e.ExpiresIn), status, e.JobID, e.Origin, e.Home}
+	})
 }
 
 func ledgerShard(ctx context.Context, c *operatorCall) error {
