@@ -62,14 +62,11 @@ func firstName(path string) string {
 // the names under which jwt_authn keeps claims.
 func (g gate) beforeGate() (removed map[string]string, payloads []string) {
 	removed = map[string]string{}
-	for _, f := range g.manager.list("http_filters") {
-		config := f.at("typed_config")
-		if config.at("config") != nil && same(config.at("config"), g.filter) {
-			break
-		}
+	for _, f := range g.before {
 		if f["disabled"] == true {
 			continue
 		}
+		config := f.at("typed_config")
 		switch {
 		case strings.HasSuffix(config.text("@type"), ".JwtAuthentication"):
 			for name := range config.at("providers") {

@@ -83,11 +83,7 @@ func (g gate) bypassed() []string {
 			}
 		}
 	}
-	filters := g.manager.list("http_filters")
-	own := slices.IndexFunc(filters, func(f object) bool {
-		return f.at("typed_config").at("config") != nil && same(f.at("typed_config").at("config"), g.filter)
-	})
-	add(filters[own+1:])
+	add(g.after)
 	for _, l := range g.inner {
 		for _, m := range l.all("HttpConnectionManager") {
 			add(m.list("http_filters"))

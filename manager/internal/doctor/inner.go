@@ -137,12 +137,7 @@ func (g gate) innerRoutes(r *report, dump, inner object) {
 	for _, routes := range routesOf(dump, g.manager) {
 		maps.Copy(outside, clustersOf(routes))
 	}
-	for name := range g.innerClusters() {
-		delete(outside, name)
-	}
-	for _, name := range g.clusters() {
-		delete(outside, name)
-	}
+	g.keepUpstreams(outside)
 	dynamic := false // leads to clusters that the routes do not name
 	for _, routes := range routesOf(dump, inner.all("HttpConnectionManager")...) {
 		maps.Copy(inside, clustersOf(routes))
@@ -206,11 +201,16 @@ func (g gate) upstreamTimeouts(r *report, dump object, statuses map[string]objec
 // leadsToUpstreams reports whether a route leads to another cluster than the managers' and the inner listener's.
 func (g gate) leadsToUpstreams(route object) bool {
 	names := clustersOf(route)
+	g.keepUpstreams(names)
+	return len(names) > 0
+}
+
+// keepUpstreams removes the managers' clusters and the inner listener's.
+func (g gate) keepUpstreams(names map[string]bool) {
 	for name := range g.innerClusters() {
 		delete(names, name)
 	}
 	for _, name := range g.clusters() {
 		delete(names, name)
 	}
-	return len(names) > 0
 }
