@@ -36,10 +36,9 @@ var mayImport = map[string][]string{
 
 	"hostsim/...": {"hostsim/..."},
 
-	"manager/client":               {"manager/api", "manager/api/schema", "manager/client/internal/wire"},
-	"manager/client/admin":         {"manager/api", "manager/api/schema", "manager/client", "manager/client/internal/wire"},
-	"manager/client/internal/fake": {"manager/api", "manager/client"},
-	"manager/client/workertest":    {"manager/client"},
+	"manager/client":            {"manager/api", "manager/api/schema", "manager/client/internal/wire"},
+	"manager/client/admin":      {"manager/api", "manager/api/schema", "manager/client", "manager/client/internal/wire"},
+	"manager/client/workertest": {"manager/client"},
 
 	"manager/cmd/oncegate":      {"manager/internal/cli", "manager/internal/timers", "plugin/config"},
 	"manager/internal/cli":      {"manager/api", "manager/internal/peers", "manager/internal/crypt", "manager/internal/store/sealed", "manager/client", "manager/client/admin", "manager/internal/app", "manager/internal/doctor", "manager/internal/httpd", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/ship", "manager/internal/ledger/window", domain, engines, "manager/internal/wal"},

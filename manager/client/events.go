@@ -27,11 +27,8 @@ func (c *Client) SendIdempotent(ctx context.Context, e Event) (*Sent, error) {
 		e.IdempotencyKey = c.opts.Keys.Next()
 	}
 	call := wire.Call{Method: "POST", Path: "/v1/events/" + url.PathEscape(e.Name), Key: e.IdempotencyKey, Trace: e.Traceparent, Body: schema.EventRequest{Payload: e.Payload}}
-	out, replayed, err := wire.AskReplayed(ctx, c, call, "no list of jobs", func(out *Sent) bool { return out.Jobs != nil })
-	if err == nil {
-		out.Replayed = replayed
-	}
-	return out, err
+	complete := func(out *Sent) bool { return out.Jobs != nil }
+	return wire.AskReplayed(ctx, c, call, "no list of jobs", complete, func(out *Sent) *bool { return &out.Replayed })
 }
 
 // Subscribe makes each event of this name that is sent from now on a job of the function. The subscription lasts until

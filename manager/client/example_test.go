@@ -12,11 +12,10 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/client"
-	"github.com/oncegate/oncegate/manager/client/internal/fake"
 )
 
 // managerURL is the address of a manager, for example http://127.0.0.1:8090.
-var managerURL = fake.Start()
+var managerURL = os.Getenv("ONCEGATE_EXAMPLES_URL")
 
 // A submission with a key is carried out once, however often it is sent.
 func Example() {

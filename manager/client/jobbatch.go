@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"net/url"
-	"strconv"
-	"time"
 
 	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/client/internal/wire"
@@ -53,28 +51,17 @@ func (c *Client) StartBatch(ctx context.Context, b Batch) (*BatchInfo, error) {
 
 // GetBatch returns a batch without the ids of its jobs.
 func (c *Client) GetBatch(ctx context.Context, id string) (*BatchInfo, error) {
-	return c.batch(ctx, wire.Call{Method: "GET", Path: "/v1/batches/" + url.PathEscape(id)})
+	return c.batch(ctx, wire.Call{Method: "GET", Path: batchPath(id)})
 }
 
 // WaitBatch returns a batch once all of its jobs have ended.
 func (c *Client) WaitBatch(ctx context.Context, id string) (*BatchInfo, error) {
-	for {
-		path := "/v1/batches/" + url.PathEscape(id) + "?wait_ms=" + strconv.FormatInt(waitStep.Milliseconds(), 10)
-		b, err := c.batch(ctx, wire.Call{Method: "GET", Path: path, Wait: waitStep})
-		if err != nil || b.Pending == 0 {
-			return b, err
-		}
-		// A manager that is stopping answers before the time is over.
-		if err := pause(ctx, 50*time.Millisecond); err != nil {
-			return nil, err
-		}
-	}
+	return waitFor(ctx, batchPath(id), c.batch, func(b *BatchInfo) bool { return b.Pending == 0 })
 }
 
+func batchPath(id string) string { return "/v1/batches/" + url.PathEscape(id) }
+
 func (c *Client) batch(ctx context.Context, call wire.Call) (*BatchInfo, error) {
-	b, replayed, err := wire.AskReplayed(ctx, c, call, "no batch", func(b *BatchInfo) bool { return b.ID != "" })
-	if err == nil {
-		b.Replayed = replayed
-	}
-	return b, err
+	complete := func(b *BatchInfo) bool { return b.ID != "" }
+	return wire.AskReplayed(ctx, c, call, "no batch", complete, func(b *BatchInfo) *bool { return &b.Replayed })
 }

@@ -17,11 +17,8 @@ func (c *Client) Get(ctx context.Context, id string) (*Job, error) {
 
 // job makes a call whose answer is a job.
 func (c *Client) job(ctx context.Context, call wire.Call) (*Job, error) {
-	j, replayed, err := wire.AskReplayed(ctx, c, call, "no job", func(j *Job) bool { return j.ID != "" && j.State != "" })
-	if err == nil {
-		j.Replayed = replayed
-	}
-	return j, err
+	complete := func(j *Job) bool { return j.ID != "" && j.State != "" }
+	return wire.AskReplayed(ctx, c, call, "no job", complete, func(j *Job) *bool { return &j.Replayed })
 }
 
 // Retry puts a worker's job back into the queue. Operators use package admin.

@@ -46,14 +46,16 @@ const waitStep = 30 * time.Second
 
 // Wait returns the job once it is terminal.
 func (c *Client) Wait(ctx context.Context, id string) (*Job, error) {
+	return waitFor(ctx, wire.JobPath(id), c.job, (*Job).Terminal)
+}
+
+// waitFor repeats a call that the manager lets wait, until over says that there is nothing more to wait for.
+func waitFor[T any](ctx context.Context, path string, call func(context.Context, wire.Call) (*T, error), over func(*T) bool) (*T, error) {
+	path += "?wait_ms=" + strconv.FormatInt(waitStep.Milliseconds(), 10)
 	for {
-		path := wire.JobPath(id) + "?wait_ms=" + strconv.FormatInt(waitStep.Milliseconds(), 10)
-		j, err := c.job(ctx, wire.Call{Method: "GET", Path: path, Wait: waitStep})
-		if err != nil {
-			return nil, err
-		}
-		if j.Terminal() {
-			return j, nil
+		answer, err := call(ctx, wire.Call{Method: "GET", Path: path, Wait: waitStep})
+		if err != nil || over(answer) {
+			return answer, err
 		}
 		// A manager that is stopping answers before the time is over.
 		if err := pause(ctx, 50*time.Millisecond); err != nil {

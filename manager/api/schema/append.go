@@ -87,6 +87,18 @@ func members(t reflect.Type) []member {
 // json.RawMessage. Bytes of a json.RawMessage that are not UTF-8 become U+FFFD.
 func Append(dst []byte, v any) []byte { return appendValue(dst, reflect.ValueOf(v).Elem(), &member{}) }
 
+// marshal is the MarshalJSON of a request with a payload of any type. It puts the payload's JSON into the request first.
+func marshal(request any, payload *any) ([]byte, error) {
+	if *payload != nil {
+		b, err := json.Marshal(*payload)
+		if err != nil {
+			return nil, err
+		}
+		*payload = json.RawMessage(b)
+	}
+	return Append(nil, request), nil
+}
+
 func appendValue(dst []byte, v reflect.Value, m *member) []byte {
 	switch v.Type() {
 	case durationType:

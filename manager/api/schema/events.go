@@ -1,9 +1,6 @@
 package schema
 
-import (
-	"encoding/json"
-	"time"
-)
+import "time"
 
 // EventRequest sends an event.
 type EventRequest struct {
@@ -14,16 +11,7 @@ type EventRequest struct {
 }
 
 // MarshalJSON encodes the request as the API takes it.
-func (r EventRequest) MarshalJSON() ([]byte, error) {
-	if r.Payload != nil {
-		b, err := json.Marshal(r.Payload)
-		if err != nil {
-			return nil, err
-		}
-		r.Payload = json.RawMessage(b)
-	}
-	return Append(nil, &r), nil
-}
+func (r EventRequest) MarshalJSON() ([]byte, error) { return marshal(&r, &r.Payload) }
 
 // UnmarshalJSON decodes a request to the API. Its Payload is a json.RawMessage then.
 func (r *EventRequest) UnmarshalJSON(b []byte) error { return Unmarshal(b, r) }

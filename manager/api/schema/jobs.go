@@ -180,16 +180,7 @@ type Submission struct {
 }
 
 // MarshalJSON encodes the submission as the API takes it.
-func (s Submission) MarshalJSON() ([]byte, error) {
-	if s.Payload != nil {
-		b, err := json.Marshal(s.Payload)
-		if err != nil {
-			return nil, err
-		}
-		s.Payload = json.RawMessage(b)
-	}
-	return Append(nil, &s), nil
-}
+func (s Submission) MarshalJSON() ([]byte, error) { return marshal(&s, &s.Payload) }
 
 // UnmarshalJSON decodes a submission to the API. Its Payload is a json.RawMessage then.
 func (s *Submission) UnmarshalJSON(b []byte) error { return Unmarshal(b, s) }

@@ -31,16 +31,7 @@ type ScheduleSpec struct {
 }
 
 // MarshalJSON encodes the schedule as the API takes it.
-func (s ScheduleSpec) MarshalJSON() ([]byte, error) {
-	if s.Payload != nil {
-		b, err := json.Marshal(s.Payload)
-		if err != nil {
-			return nil, err
-		}
-		s.Payload = json.RawMessage(b)
-	}
-	return Append(nil, &s), nil
-}
+func (s ScheduleSpec) MarshalJSON() ([]byte, error) { return marshal(&s, &s.Payload) }
 
 // UnmarshalJSON decodes a schedule as the API takes it. Its Payload is a json.RawMessage then.
 func (s *ScheduleSpec) UnmarshalJSON(b []byte) error { return Unmarshal(b, s) }

@@ -25,9 +25,6 @@ func (c *Client) remove(ctx context.Context, path string) error {
 
 // job makes a call whose answer is a job.
 func (c *Client) job(ctx context.Context, call wire.Call) (*client.Job, error) {
-	j, replayed, err := wire.AskReplayed(ctx, c.client, call, "no job", func(j *client.Job) bool { return j.ID != "" && j.State != "" })
-	if err == nil {
-		j.Replayed = replayed
-	}
-	return j, err
+	complete := func(j *client.Job) bool { return j.ID != "" && j.State != "" }
+	return wire.AskReplayed(ctx, c.client, call, "no job", complete, func(j *client.Job) *bool { return &j.Replayed })
 }

@@ -4,14 +4,14 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"os"
 
 	"github.com/oncegate/oncegate/manager/client"
 	"github.com/oncegate/oncegate/manager/client/admin"
-	"github.com/oncegate/oncegate/manager/client/internal/fake"
 )
 
 // managerURL is the address of a manager, for example http://127.0.0.1:8090.
-var managerURL = fake.Start()
+var managerURL = os.Getenv("ONCEGATE_EXAMPLES_URL")
 
 // The jobs of a paused function wait.
 func ExampleClient_Pause() {

@@ -77,19 +77,13 @@ func ledgerConflicts(ctx context.Context, c *operatorCall) error {
 	if err != nil {
 		return err
 	}
-	if c.json {
-		return c.printJSON(page)
-	}
-	if len(page.Conflicts) == 0 && c.cursor == "" {
+	if len(page.Conflicts) == 0 && c.cursor == "" && !c.json {
 		fmt.Fprintln(c.out, "no conflicts: no key that is remembered ran in several data centres")
 		return nil
 	}
-	rows := [][]string{{"KEY", "SCOPE", "WINNER", "OUTCOMES", "EXPIRES IN"}}
-	for i := range page.Conflicts {
-		k := &page.Conflicts[i]
-		rows = append(rows, []string{k.Key, k.Scope, k.Winner, outcomesOf(k), span(k.ExpiresIn)})
-	}
-	return c.printTable(rows, page.Cursor)
+	return printPage(c, page, page.Cursor, "KEY, SCOPE, WINNER, OUTCOMES, EXPIRES IN", page.Conflicts, func(k *admin.Conflict) []string {
+		return []string{k.Key, k.Scope, k.Winner, outcomesOf(k), span(k.ExpiresIn)}
+	})
 }
 
 // outcomesOf lists what the data centres recorded, the winner first.

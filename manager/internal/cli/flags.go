@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"io"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -40,6 +41,28 @@ func parseOnlyFlags(fs *flag.FlagSet, args []string, help func()) error {
 		return settings.Usagef("unexpected argument %q", rest[0])
 	}
 	return err
+}
+
+// readInput reads the file that an argument or a flag names, and the standard input for "-". Errors are of usage, and begin
+// with what.
+func readInput(stdin io.Reader, what, name string, most int) ([]byte, error) {
+	in := stdin
+	if name != "-" {
+		file, err := os.Open(name)
+		if err != nil {
+			return nil, settings.Usagef("%s: %v", what, err)
+		}
+		defer file.Close()
+		in = file
+	}
+	b, err := io.ReadAll(io.LimitReader(in, int64(most)+1))
+	switch {
+	case err != nil:
+		return nil, settings.Usagef("%s: %v", what, err)
+	case len(b) > most:
+		return nil, settings.Usagef("%s %s: more than %d bytes", what, name, most)
+	}
+	return b, nil
 }
 
 // isHelp reports whether a word asks for help.

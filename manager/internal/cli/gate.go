@@ -4,8 +4,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"io"
-	"os"
 
 	"github.com/oncegate/oncegate/manager/internal/settings"
 )
@@ -31,21 +29,9 @@ func gateMain(_ context.Context, env Environment, args []string) error {
 	case len(args) != 1:
 		return settings.Usagef("explain: must have one argument, the name of a file or - for the standard input")
 	}
-	in := env.Stdin
-	if args[0] != "-" {
-		file, err := os.Open(args[0])
-		if err != nil {
-			return settings.Usagef("explain: %v", err)
-		}
-		defer file.Close()
-		in = file
-	}
-	text, err := io.ReadAll(io.LimitReader(in, maxGateConfigBytes+1))
-	switch {
-	case err != nil:
-		return fmt.Errorf("explain: %w", err)
-	case len(text) > maxGateConfigBytes:
-		return settings.Usagef("explain %s: more than %d bytes", args[0], maxGateConfigBytes)
+	text, err := readInput(env.Stdin, "explain", args[0], maxGateConfigBytes)
+	if err != nil {
+		return err
 	}
 	out, err := env.ExplainGate(text)
 	if err != nil {

@@ -155,11 +155,11 @@ func jobsFunctions(ctx context.Context, c *operatorCall) error {
 	if err != nil {
 		return err
 	}
-	if c.json {
-		return c.printJSON(page)
+	head := "FUNCTION, PAUSED, QUEUED, OLDEST, SCHEDULED, ACTIVE, DEAD, DONE/MIN, FAILED/MIN"
+	if slices.ContainsFunc(page.Functions, func(f admin.Function) bool { return f.Limits != nil }) {
+		head += ", LIMITS"
 	}
-	rows := [][]string{{"FUNCTION", "PAUSED", "QUEUED", "OLDEST", "SCHEDULED", "ACTIVE", "DEAD", "DONE/MIN", "FAILED/MIN"}}
-	for _, f := range page.Functions {
+	return printPage(c, page, page.Cursor, head, page.Functions, func(f *admin.Function) []string {
 		paused := ""
 		if f.Paused {
 			paused = "paused"
@@ -168,18 +168,11 @@ func jobsFunctions(ctx context.Context, c *operatorCall) error {
 		if f.Queued > 0 {
 			oldest = f.OldestQueued.Round(100 * time.Millisecond).String()
 		}
-		rows = append(rows, []string{
+		return []string{
 			f.Name, paused, count(f.Queued, f.AtLeast), oldest, count(f.Scheduled, f.AtLeast), count(f.Active, f.AtLeast), count(f.Dead, f.AtLeast),
-			strconv.FormatInt(f.LastMinute.Completed, 10), strconv.FormatInt(f.LastMinute.Failed, 10),
-		})
-	}
-	if slices.ContainsFunc(page.Functions, func(f admin.Function) bool { return f.Limits != nil }) {
-		rows[0] = append(rows[0], "LIMITS")
-		for i, f := range page.Functions {
-			rows[i+1] = append(rows[i+1], limitsText(f.Limits))
+			strconv.FormatInt(f.LastMinute.Completed, 10), strconv.FormatInt(f.LastMinute.Failed, 10), limitsText(f.Limits),
 		}
-	}
-	return c.printTable(rows, page.Cursor)
+	})
 }
 
 // eachFunction is a command that pauses or resumes functions.

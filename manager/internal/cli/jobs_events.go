@@ -29,18 +29,11 @@ func jobsSend(ctx context.Context, c *operatorCall) error {
 	if err != nil {
 		return err
 	}
-	if c.json {
-		return c.printJSON(sent)
-	}
-	if len(sent.Jobs) == 0 {
+	if len(sent.Jobs) == 0 && !c.json {
 		fmt.Fprintf(c.out, "no function subscribes to %s\n", printable(e.Name))
 		return nil
 	}
-	rows := [][]string{{"ID", "FUNCTION"}}
-	for _, j := range sent.Jobs {
-		rows = append(rows, []string{j.ID, j.Function})
-	}
-	return c.printTable(rows, "")
+	return printPage(c, sent, "", "ID, FUNCTION", sent.Jobs, func(j *client.EventJob) []string { return []string{j.ID, j.Function} })
 }
 
 func jobsEvents(ctx context.Context, c *operatorCall) error {

@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
-	"io"
-	"os"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/client"
@@ -88,20 +86,12 @@ func (c *operatorCall) payload(command string) (json.RawMessage, error) {
 	case name == "":
 		return nil, nil
 	}
-	in := c.in
-	if name != "-" {
-		file, err := os.Open(name)
-		if err != nil {
-			return nil, settings.Usagef("%s: --payload-file: %v", command, err)
-		}
-		defer file.Close()
-		in = file
-	}
-	b, err := io.ReadAll(io.LimitReader(in, jobs.MaxPayloadBytes+1))
+	what := command + ": --payload-file"
+	b, err := readInput(c.in, what, name, jobs.MaxPayloadBytes)
 	if err != nil {
 		return nil, err
 	}
-	return checkPayload(command+": --payload-file "+name, b)
+	return checkPayload(what+" "+name, b)
 }
 
 func checkPayload(what string, b []byte) (json.RawMessage, error) {

@@ -6,9 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -66,7 +64,7 @@ func (c *operatorCall) resolveFlags(fs *flag.FlagSet) {
 		r.Headers = append(r.Headers, api.Header{Name: strings.ToLower(name), Value: strings.TrimSpace(value)})
 		return nil
 	})
-	fs.StringVar(&c.bodyFile, "body-file", "", "`file` with the answer's body; without it retries get 410 and that status")
+	fs.StringVar(&c.bodyFile, "body-file", "", "`file` with the answer's body, - for standard input; without it retries get 410 and that status")
 	fs.Func("ttl-seconds", "remember the outcome for this long, 0.001 to 31622400 (default the manager's)", settings.Seconds(0.001, settings.MaxSeconds, &r.TTL))
 }
 
@@ -101,28 +99,18 @@ func ledgerList(ctx context.Context, c *operatorCall) error {
 	if err != nil {
 		return err
 	}
-	if c.json {
-		return c.printJSON(page)
-	}
-	rows := [][]string{{"KEY", "SCOPE", "STATE", "AGE", "EXPIRES IN", "STATUS", "JOB"}}
+	head := "KEY, SCOPE, STATE, AGE, EXPIRES IN, STATUS, JOB"
 	// Most managers know of one data centre.
-	origins := slices.ContainsFunc(page.Entries, func(e admin.Entry) bool { return e.Origin != "" || e.Home != "" })
-	if origins {
-		rows[0] = append(rows[0], "ORIGIN", "HOME")
+	if slices.ContainsFunc(page.Entries, func(e admin.Entry) bool { return e.Origin != "" || e.Home != "" }) {
+		head += ", ORIGIN, HOME"
 	}
-	for i := range page.Entries {
-		e := &page.Entries[i]
+	return printPage(c, page, page.Cursor, head, page.Entries, func(e *admin.Entry) []string {
 		status := ""
 		if e.Status != 0 {
 			status = strconv.Itoa(e.Status)
 		}
-		row := []string{e.Key, e.Scope, string(e.State), span(e.Age), span(e.ExpiresIn), status, e.JobID}
-		if origins {
-			row = append(row, e.Origin, e.Home)
-		}
-		rows = append(rows, row)
-	}
-	return c.printTable(rows, page.Cursor)
+		return []string{e.Key, e.Scope, string(e.State), span(e.Age), span(e.ExpiresIn), status, e.JobID, e.Origin, e.Home}
+	})
 }
 
 func ledgerShard(ctx context.Context, c *operatorCall) error {
@@ -334,7 +322,7 @@ func ledgerResolve(ctx context.Context, c *operatorCall) error {
 	}
 	if c.bodyFile != "" {
 		var err error
-		if r.Body, err = readAnswer(c.bodyFile); err != nil {
+		if r.Body, err = readInput(c.in, "--body-file", c.bodyFile, maxAnswerFile); err != nil {
 			return err
 		}
 	}
@@ -343,23 +331,6 @@ func ledgerResolve(ctx context.Context, c *operatorCall) error {
 		return c.explainMissing(ctx, err)
 	}
 	return c.printEntry(e)
-}
-
-// readAnswer reads the body of an answer, which may be empty but is not nil.
-func readAnswer(file string) ([]byte, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, settings.Usagef("--body-file: %v", err)
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxAnswerFile+1))
-	switch {
-	case err != nil:
-		return nil, settings.Usagef("--body-file: %v", err)
-	case len(b) > maxAnswerFile:
-		return nil, settings.Usagef("--body-file %s: must be at most %d bytes", file, maxAnswerFile)
-	}
-	return b, nil
 }
 
 // printEntry shows what an entry has, one member per line.

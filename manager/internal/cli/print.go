@@ -46,6 +46,7 @@ func (c *operatorCall) printTable(rows [][]string, cursor string) error {
 }
 
 // printPage prints a page of a list as a table, or as JSON. The names of the columns are in head, with commas between them.
+// A row may end with empty cells that have no name there.
 func printPage[T any](c *operatorCall, page any, cursor, head string, items []T, row func(*T) []string) error {
 	if c.json {
 		return c.printJSON(page)

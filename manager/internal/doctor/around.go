@@ -16,11 +16,10 @@ const (
 func (g gate) around(r *report, dump object) {
 	before := len(r.findings)
 	warn := func(found, do string) { r.warn(checkAround, g.place()+": "+found, do) }
-	entry := g.entry()
 	protected, enabling := map[string]bool{}, 0
 	for _, routes := range routesOf(dump, g.manager) {
 		routes.walk("", func(path string, o object) {
-			setting := o.at("typed_per_filter_config").at(entry.text("name"))
+			setting := o.at("typed_per_filter_config").at(g.entry.text("name"))
 			if setting != nil && setting["disabled"] != true {
 				enabling++
 			}
@@ -36,7 +35,7 @@ func (g gate) around(r *report, dump object) {
 		delete(protected, name)
 	}
 	// Envoy Gateway disables filters, and enables them on the routes of their policies.
-	if entry["disabled"] == true && enabling == 0 {
+	if g.entry["disabled"] == true && enabling == 0 {
 		warn("the filter is disabled, and no route enables it", `remove "disabled" from the filter, or enable it on the routes to protect: all requests pass unprotected`)
 	}
 	for _, l := range listeners(dump) {
@@ -62,7 +61,7 @@ func (g gate) around(r *report, dump object) {
 	}
 	switch {
 	case len(r.findings) > before:
-	case entry["disabled"] == true:
+	case g.entry["disabled"] == true:
 		r.ok(checkAround, "%s: enabled on %d routes or virtual hosts, and no other listener or filter chain leads to its upstreams", g.place(), enabling)
 	default:
 		r.ok(checkAround, "%s: all routes have it, and no other listener or filter chain leads to its upstreams", g.place())
@@ -73,7 +72,7 @@ func (g gate) around(r *report, dump object) {
 func inARow(r *report, gates []gate) {
 	for i, g := range gates {
 		for _, next := range gates[i+1:] {
-			if !sameObject(g.manager, next.manager) || g.entry()["disabled"] == true || next.entry()["disabled"] == true ||
+			if !sameObject(g.manager, next.manager) || g.entry["disabled"] == true || next.entry["disabled"] == true ||
 				g.config.text("ledger") == "none" || next.config.text("ledger") == "none" || !slices.Equal(g.clusters(), next.clusters()) {
 				continue
 			}
@@ -81,16 +80,6 @@ func inARow(r *report, gates []gate) {
 				"remove one of them: the second finds the reservation of the first, and requests with a key get 409")
 		}
 	}
-}
-
-// entry returns the gate's filter as its connection manager lists it.
-func (g gate) entry() object {
-	for _, f := range g.manager.list("http_filters") {
-		if config := f.at("typed_config").at("config"); config != nil && same(config, g.filter) {
-			return f
-		}
-	}
-	return nil
 }
 
 // routesOf returns the route configurations of connection managers, those that Envoy discovered among them.

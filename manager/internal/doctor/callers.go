@@ -24,9 +24,7 @@ func (g gate) callers(r *report) {
 				"put jwt_authn before the gate, and set payload_in_metadata to the first part of the name")
 		}
 	}
-	if len(r.findings) == before {
-		r.ok(checkCallers, "%s: no filter before it removes what scope names", g.place())
-	}
+	r.okUnless(before, checkCallers, "%s: no filter before it removes what scope names", g.place())
 }
 
 // callerParts returns the parts of the gate's scopes that identify the caller and that a request must have.
@@ -64,14 +62,11 @@ func firstName(path string) string {
 // the names under which jwt_authn keeps claims.
 func (g gate) beforeGate() (removed map[string]string, payloads []string) {
 	removed = map[string]string{}
-	for _, f := range g.manager.list("http_filters") {
-		config := f.at("typed_config")
-		if config.at("config") != nil && same(config.at("config"), g.filter) {
-			break
-		}
+	for _, f := range g.before {
 		if f["disabled"] == true {
 			continue
 		}
+		config := f.at("typed_config")
 		switch {
 		case strings.HasSuffix(config.text("@type"), ".JwtAuthentication"):
 			for name := range config.at("providers") {

@@ -25,7 +25,7 @@ func (t Target) centres(ctx context.Context, r *report) {
 	if !t.read(ctx, r, checkPeers, "/v1/peers", &p) || p.Origin == "" {
 		return
 	}
-	well := true
+	before := len(r.findings)
 	for _, peer := range p.Peers {
 		name, lag := oneLine(peer.Name), peer.Lag.Round(time.Second)
 		switch {
@@ -34,16 +34,12 @@ func (t Target) centres(ctx context.Context, r *report) {
 				"oncegate peers status, and see whether the peer runs, can be reached and takes the token of --peer-token-file, and whether the window has room")
 		case lag > peerLag:
 			r.fail(checkPeers, fmt.Sprintf("not everything of %s has been here for %s, and retries of such keys run again here", name, lag), "oncegate peers status, and the manager's log")
-		default:
-			continue
 		}
-		well = false
 	}
 	if p.Refuses != "" {
 		r.fail(checkPeers, oneLine(p.Refuses), "oncegate peers status, and the same --origin and --peer names everywhere")
-	} else if well {
-		r.ok(checkPeers, "%s has everything of %s", oneLine(p.Origin), many(len(p.Peers), "peer"))
 	}
+	r.okUnless(before, checkPeers, "%s has everything of %s", oneLine(p.Origin), many(len(p.Peers), "peer"))
 
 	var list schema.ConflictPage
 	if !t.read(ctx, r, checkConflicts, fmt.Sprintf("/v1/ledger/conflicts?limit=%d", maxConflicts), &list) {

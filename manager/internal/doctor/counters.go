@@ -62,7 +62,7 @@ var gateAlarms = []struct {
 
 // counters looks at the gate's counters in Envoy's statistics.
 func counters(r *report, stats statistics) {
-	quiet := true
+	before := len(r.findings)
 	for _, a := range gateAlarms {
 		sum := 0
 		for name, n := range stats {
@@ -71,13 +71,10 @@ func counters(r *report, stats statistics) {
 			}
 		}
 		if sum > 0 {
-			quiet = false
 			r.findings = append(r.findings, Finding{Level: a.level, Check: checkCounters, Found: fmt.Sprintf("%s (%d since Envoy's start)", a.found, sum), Do: a.do})
 		}
 	}
-	if quiet {
-		r.ok(checkCounters, "no refusal or failure of the gate since Envoy's start")
-	}
+	r.okUnless(before, checkCounters, "no refusal or failure of the gate since Envoy's start")
 }
 
 // answerAlarms are answers that the gate gets from managers only if something is wrong.
@@ -100,18 +97,15 @@ func answersOfManagers(r *report, gates []gate, dump object, statuses map[string
 			}
 		}
 	}
-	quiet := true
+	before := len(r.findings)
 	for _, name := range clustersOfManagers(gates) {
 		label := cmp.Or(statuses[name].text("observability_name"), name)
 		for _, a := range answerAlarms {
 			n := stats["cluster."+strings.ReplaceAll(label, ":", "_")+".upstream_rq_"+a.class]
 			if n > 0 && (a.class == "5xx" || !shared[name]) {
-				quiet = false
 				r.warn(checkAnswers, fmt.Sprintf("cluster %q answered %s with %s since Envoy's start", oneLine(name), many(n, "call"), a.class), a.do)
 			}
 		}
 	}
-	if quiet {
-		r.ok(checkAnswers, "no refusal or failure since Envoy's start")
-	}
+	r.okUnless(before, checkAnswers, "no refusal or failure since Envoy's start")
 }

@@ -56,9 +56,7 @@ func (g gate) direct(r *report, dump object) {
 	for _, f := range g.bypassed() {
 		fail("direct calls pass the filter "+f+" by", `remove "direct" from the metadata of the routes, or put the filter before the gate`)
 	}
-	if len(r.findings) == before {
-		r.ok(checkDirect, "%s: %d routes have no rules that direct calls pass by", g.place(), len(direct))
-	}
+	r.okUnless(before, checkDirect, "%s: %d routes have no rules that direct calls pass by", g.place(), len(direct))
 }
 
 // removesInternal reports whether a cluster's own filters remove the header. A cluster that the dump does not have is
@@ -85,11 +83,7 @@ func (g gate) bypassed() []string {
 			}
 		}
 	}
-	filters := g.manager.list("http_filters")
-	own := slices.IndexFunc(filters, func(f object) bool {
-		return f.at("typed_config").at("config") != nil && same(f.at("typed_config").at("config"), g.filter)
-	})
-	add(filters[own+1:])
+	add(g.after)
 	for _, l := range g.inner {
 		for _, m := range l.all("HttpConnectionManager") {
 			add(m.list("http_filters"))

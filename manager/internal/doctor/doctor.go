@@ -87,6 +87,13 @@ func (r *report) fail(check, found, do string) {
 	r.findings = append(r.findings, Finding{Level: Fail, Check: check, Found: found, Do: do})
 }
 
+// okUnless reports that a check found nothing, unless there are more findings than before.
+func (r *report) okUnless(before int, check, found string, args ...any) {
+	if len(r.findings) == before {
+		r.ok(check, found, args...)
+	}
+}
+
 // answer is what an HTTP call returned.
 type answer struct {
 	status int

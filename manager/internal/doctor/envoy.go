@@ -36,7 +36,11 @@ type gate struct {
 	listener object
 	// manager is the HTTP connection manager.
 	manager object
-	filter  object // its "config"
+	// entry is the filter as the manager lists it, between those before and after it.
+	entry         object
+	before, after []object
+	// filter is the entry's "config".
+	filter object
 	// config is the filter's own configuration.
 	config object
 	// explained is config with every field spelled out; nil: it could not be.
@@ -134,19 +138,16 @@ func countListeners(gates []gate) int {
 // names looks for filters that Envoy or the gate would take for one another.
 func names(r *report, gates []gate) {
 	first := map[string]gate{}
-	clash := false
+	before := len(r.findings)
 	for _, g := range gates {
 		id := g.filter.at("vm_config").text("vm_id") + " " + g.filter.text("root_id")
 		if other, ok := first[id]; ok && !same(other.config, g.config) {
 			r.warn(checkNames, fmt.Sprintf("%s and %s have one vm_id and root_id, and different configurations", other.place(), g.place()),
 				"give each its own name, root_id and vm_id: Envoys from before August 2026 may use one for both")
-			clash = true
 		}
 		first[id] = g
 	}
-	if !clash {
-		r.ok(checkNames, "each configuration has its own")
-	}
+	r.okUnless(before, checkNames, "each configuration has its own")
 }
 
 // check looks at one filter and what is around it.
@@ -229,10 +230,7 @@ func (g gate) removesRetryHeaders() bool {
 	for _, e := range g.manager.list("early_header_mutation_extensions") {
 		e.walk("", func(_ string, o object) { removed = removed || strings.EqualFold(o.text("remove"), "x-envoy-retry-on") })
 	}
-	for _, f := range g.manager.list("http_filters") {
-		if f.at("typed_config") != nil && f.at("typed_config").at("config") != nil && same(f.at("typed_config").at("config"), g.filter) {
-			break
-		}
+	for _, f := range g.before {
 		f.walk("", func(_ string, o object) { removed = removed || strings.EqualFold(o.text("remove"), "x-envoy-retry-on") })
 	}
 	for _, h := range g.manager.at("route_config").texts("request_headers_to_remove") {

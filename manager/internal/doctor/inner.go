@@ -113,9 +113,7 @@ func (g gate) innerListener(r *report, dump object, statuses map[string]object) 
 			}
 		}
 	}
-	if len(r.findings) == before {
-		r.ok(checkInner, "%s: it has the routes, and says who made an answer", g.place())
-	}
+	r.okUnless(before, checkInner, "%s: it has the routes, and says who made an answer", g.place())
 	g.upstreamTimeouts(r, dump, statuses, clusters)
 }
 
@@ -139,12 +137,7 @@ func (g gate) innerRoutes(r *report, dump, inner object) {
 	for _, routes := range routesOf(dump, g.manager) {
 		maps.Copy(outside, clustersOf(routes))
 	}
-	for name := range g.innerClusters() {
-		delete(outside, name)
-	}
-	for _, name := range g.clusters() {
-		delete(outside, name)
-	}
+	g.keepUpstreams(outside)
 	dynamic := false // leads to clusters that the routes do not name
 	for _, routes := range routesOf(dump, inner.all("HttpConnectionManager")...) {
 		maps.Copy(inside, clustersOf(routes))
@@ -202,19 +195,22 @@ func (g gate) upstreamTimeouts(r *report, dump object, statuses map[string]objec
 			}
 		}
 	}
-	if len(r.findings) == before {
-		r.ok(checkUpstream, "%s: the routes' time-outs end calls before the gate's does", g.place())
-	}
+	r.okUnless(before, checkUpstream, "%s: the routes' time-outs end calls before the gate's does", g.place())
 }
 
 // leadsToUpstreams reports whether a route leads to another cluster than the managers' and the inner listener's.
 func (g gate) leadsToUpstreams(route object) bool {
 	names := clustersOf(route)
+	g.keepUpstreams(names)
+	return len(names) > 0
+}
+
+// keepUpstreams removes the managers' clusters and the inner listener's.
+func (g gate) keepUpstreams(names map[string]bool) {
 	for name := range g.innerClusters() {
 		delete(names, name)
 	}
 	for _, name := range g.clusters() {
 		delete(names, name)
 	}
-	return len(names) > 0
 }

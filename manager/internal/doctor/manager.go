@@ -333,30 +333,25 @@ func (t Target) metrics(ctx context.Context, r *report) {
 		return
 	}
 	found := parseMetrics(string(body))
-	quiet := true
+	if behind := time.Duration(found[keptClock] * float64(time.Second)); behind.Abs() > clockLimit {
+		r.warn(checkKept, fmt.Sprintf("the time that the managers keep in etcd is %s behind the manager's wall clock (%s)", behind.Round(time.Second), keptClock),
+			"nothing, if managers and etcd were off for that long: jobs run by the wall clock, TTLs and leases continue where they stopped, and the difference shrinks by 43 s a day; otherwise synchronize the managers' clocks")
+	}
+	before := len(r.findings)
 	for _, a := range alarms {
 		if v := found[a.metric]; v > 0 {
 			r.findings = append(r.findings, Finding{Level: a.level, Check: checkAlarms, Found: fmt.Sprintf("%s (%s %g)", a.found, a.metric, v), Do: a.do})
-			quiet = false
 		}
 	}
 	if have, need := found["oncegate_store_sync_standbys"], found["oncegate_store_sync_standbys_required"]; have < need {
 		r.fail(checkAlarms, fmt.Sprintf("%g synchronous standbys are connected to Postgres, and --store-require-sync-standbys asks for %g", have, need),
 			"bring the standbys back: see pg_stat_replication on the primary")
-		quiet = false
 	}
 	if term, ships := found["oncegate_ship_lease_term"]; ships && term == 0 {
 		r.fail(checkAlarms, "this manager ships nothing, because it does not hold the lease of its destination (oncegate_ship_lease_term 0)",
 			"oncegate ship status says who holds it: stop a second manager that ships to the same destination, such as one on a copy of the data directory")
-		quiet = false
 	}
-	if behind := time.Duration(found[keptClock] * float64(time.Second)); behind.Abs() > clockLimit {
-		r.warn(checkKept, fmt.Sprintf("the time that the managers keep in etcd is %s behind the manager's wall clock (%s)", behind.Round(time.Second), keptClock),
-			"nothing, if managers and etcd were off for that long: jobs run by the wall clock, TTLs and leases continue where they stopped, and the difference shrinks by 43 s a day; otherwise synchronize the managers' clocks")
-	}
-	if quiet {
-		r.ok(checkAlarms, "none among %d metrics", len(found))
-	}
+	r.okUnless(before, checkAlarms, "none among %d metrics", len(found))
 }
 
 // parseMetrics adds up the samples of each name.

@@ -143,10 +143,11 @@ func findGates(dump object) []gate {
 // gatesOf returns the filters of Oncegate in a connection manager of a listener, in their order.
 func gatesOf(listener, manager object) []gate {
 	var found []gate
-	for _, f := range manager.list("http_filters") {
+	filters := manager.list("http_filters")
+	for i, f := range filters {
 		filter := f.at("typed_config").at("config")
 		if config, ok := gateConfig(filter); ok {
-			found = append(found, gate{listener: listener, manager: manager, filter: filter, config: config})
+			found = append(found, gate{listener: listener, manager: manager, entry: f, before: filters[:i], after: filters[i+1:], filter: filter, config: config})
 		}
 	}
 	return found

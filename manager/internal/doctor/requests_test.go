@@ -404,7 +404,7 @@ func TestGoodDeploymentsHaveNoComplaint(t *testing.T) {
 		}, clusters: withoutCluster("oncegate_routes")},
 		"Envoy Gateway": {dump: func(dump object) {
 			headers(dump)
-			theGate(dump).entry()["disabled"] = true
+			theGate(dump).entry["disabled"] = true
 			route := lastRoute(theGate(dump).manager)
 			delete(route.at("route"), "timeout")
 			route["typed_per_filter_config"] = map[string]any{"oncegate": map[string]any{"config": map[string]any{}}}

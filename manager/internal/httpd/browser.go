@@ -20,7 +20,7 @@ var origins = http.NewCrossOriginProtection()
 // authorization cannot be one: a browser asks first before it sends such a header to another site, and is refused. The
 // same holds for the headers that a proxy adds. What a proxy passes on may come from any page; that is the proxy's to
 // judge.
-func (s *netSource) crossSite() bool {
+func (s *source) crossSite() bool {
 	h := s.r.Header
 	if len(h["Sec-Fetch-Site"]) == 0 && len(h["Origin"]) == 0 || len(h["Authorization"]) > 0 || len(h["X-Forwarded-Proto"]) > 0 || len(h["X-Request-Id"]) > 0 {
 		return false

@@ -81,7 +81,7 @@ func (s *Server) Serve(ln net.Listener, cfg *tls.Config) error {
 type exchange struct {
 	req    Request
 	resp   Response
-	source netSource
+	source source
 	body   []byte
 	room   bodyRoom
 }
@@ -98,7 +98,7 @@ func (x *exchange) free() {
 	if cap(x.resp.Body) > maxPooled {
 		x.resp.Body = nil
 	}
-	x.req, x.source, x.room = Request{}, netSource{}, bodyRoom{}
+	x.req, x.source, x.room = Request{}, source{}, bodyRoom{}
 	x.resp.reset()
 	exchanges.Put(x)
 }
@@ -119,7 +119,9 @@ func (s *Server) serveHTTP(hw http.ResponseWriter, hr *http.Request) {
 	x.req.Path = cmp.Or(x.req.Path, "/")
 	multi := hr.ProtoMajor > 1
 	c, _ := hr.Context().Value(limitConnKey{}).(*limitConn)
-	x.source.conn = c
+	if c != nil && c.secure != nil {
+		x.source.secure = c.secure
+	}
 	if asksForStream(hr) {
 		if e, _ := s.routes.find(&x.req); e != nil && e.Stream != nil {
 			if c != nil {
@@ -282,12 +284,14 @@ func (s *Server) extend(hw http.ResponseWriter, w *Response, c *limitConn, start
 // headerManagerCanonical is api.HeaderManager as net/http keys its maps.
 var headerManagerCanonical = http.CanonicalHeaderKey(api.HeaderManager)
 
-type netSource struct {
-	r    *http.Request
-	conn *limitConn // nil in tests that bring their own
+// source is what a request comes from.
+type source struct {
+	r      *http.Request                                      // of a Direct without a URL
+	secure interface{ ConnectionState() tls.ConnectionState } // nil without TLS
 }
 
-func (s *netSource) header(name string) string {
+// header returns the first value of a header, "" when absent.
+func (s *source) header(name string) string {
 	if name == "traceparent" { // for which Get allocates
 		if v := s.r.Header["Traceparent"]; len(v) > 0 {
 			return v[0]
@@ -296,25 +300,25 @@ func (s *netSource) header(name string) string {
 	}
 	return s.r.Header.Get(name)
 }
-func (s *netSource) count(name string) int { return len(s.r.Header.Values(name)) }
-func (s *netSource) remote() string        { return remoteName(s.r.RemoteAddr) }
 
-func (s *netSource) certificate() *x509.Certificate {
-	if s.conn == nil || s.conn.secure == nil {
+// certificate is the one that the client proved, of the CA that the listener demands; nil without one.
+func (s *source) certificate() *x509.Certificate {
+	if s.secure == nil {
 		return nil
 	}
-	state := s.conn.secure.ConnectionState()
+	state := s.secure.ConnectionState()
 	if len(state.VerifiedChains) == 0 {
 		return nil
 	}
 	return state.PeerCertificates[0]
 }
 
-func (s *netSource) scheme() string {
-	if s.conn == nil || s.conn.secure == nil {
+func (s *source) scheme() string {
+	if s.secure == nil {
 		return "http"
 	}
 	return "https"
 }
 
-func (s *netSource) client() context.Context { return s.r.Context() }
+// client is a context that ends when the client leaves.
+func (s *source) client() context.Context { return s.r.Context() }

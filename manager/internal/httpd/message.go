@@ -2,7 +2,6 @@ package httpd
 
 import (
 	"context"
-	"crypto/x509"
 	"net/url"
 	"slices"
 	"strconv"
@@ -26,31 +25,11 @@ type Request struct {
 	Body []byte
 
 	ctx    context.Context
-	source source
+	source *source
 	server *Server
 	params [maxParams]string
 	caller caller
 	span   trace.Span // nil without tracing
-}
-
-// source is what a request comes from: net/http, or a Direct.
-type source interface {
-	// header returns the first value of a header, "" when absent. Name is in
-	// lower case.
-	header(name string) string
-	// count returns how often a header was sent. Name is in lower case.
-	count(name string) int
-	// remote is the client's address.
-	remote() string
-	// certificate is the one that the client proved, of the CA that the listener demands; nil
-	// without one.
-	certificate() *x509.Certificate
-	// client is a context that ends when the client leaves.
-	client() context.Context
-	// crossSite reports whether a page of another site made a browser send the request.
-	crossSite() bool
-	// scheme is http or https.
-	scheme() string
 }
 
 // Context bounds the work of the request. It does not end when the client
@@ -63,18 +42,15 @@ func (r *Request) Header(name string) string { return r.source.header(name) }
 
 // HeaderCount returns how often a header was sent, empty or not. Name must be in
 // lower case.
-func (r *Request) HeaderCount(name string) int { return r.source.count(name) }
+func (r *Request) HeaderCount(name string) int { return len(r.source.r.Header.Values(name)) }
 
-// remoteName names a client on a Unix socket, which has no address.
-func remoteName(address string) string {
-	if address == "" || address == "@" {
-		return "unix"
+// Remote is the client's address; "unix" on a Unix socket, where a client has none.
+func (r *Request) Remote() string {
+	if address := r.source.r.RemoteAddr; address != "" && address != "@" {
+		return address
 	}
-	return address
+	return "unix"
 }
-
-// Remote is the client's address; "unix" on a Unix socket.
-func (r *Request) Remote() string { return r.source.remote() }
 
 // Param returns the decoded value of the route's i-th {parameter}.
 func (r *Request) Param(i int) string { return r.params[i] }

@@ -2,10 +2,9 @@ package httpd
 
 import (
 	"context"
+	"net/http"
 	"testing"
 	"time"
-
-	"github.com/oncegate/oncegate/manager/api"
 )
 
 // Without tracing, a request that names a trace allocates no more than one that names none.
@@ -19,12 +18,12 @@ func TestTracingThatIsOffCostsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Abort()
-	allocs := func(headers []api.Header) float64 {
-		d, w := Direct{Method: "GET", Path: "/x", Headers: headers}, new(Response)
+	allocs := func(header http.Header) float64 {
+		d, w := Direct{Method: "GET", Path: "/x", Header: header}, new(Response)
 		return testing.AllocsPerRun(200, func() { s.Do(context.Background(), &d, w) })
 	}
 	plain := allocs(nil)
-	traced := allocs([]api.Header{{Name: "traceparent", Value: "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"}})
+	traced := allocs(http.Header{"Traceparent": {"00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"}})
 	if traced > plain || plain > 1 {
 		t.Errorf("%v allocations, with a traceparent %v", plain, traced)
 	}

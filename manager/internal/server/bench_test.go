@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"net/http"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -51,7 +52,7 @@ type benchCall struct {
 }
 
 func newBenchCall() *benchCall {
-	return &benchCall{request: httpd.Direct{Method: "POST", Headers: []api.Header{{Name: "content-type", Value: api.ContentTypeRaw}}}}
+	return &benchCall{request: httpd.Direct{Method: "POST", Header: http.Header{"Content-Type": {api.ContentTypeRaw}}}}
 }
 
 func (s *Server) bench(b *testing.B, c *benchCall, path string, body []byte, want int) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"net/http"
 	"testing"
 	"time"
 
@@ -19,8 +20,9 @@ import (
 
 // contentOf gives a request a content-type, unless that is empty.
 func contentOf(contentType string, d httpd.Direct) *httpd.Direct {
+	d.Header = http.Header{}
 	if contentType != "" {
-		d.Headers = []api.Header{{Name: "content-type", Value: contentType}}
+		d.Header.Set("content-type", contentType)
 	}
 	return &d
 }

@@ -38,7 +38,7 @@ func BenchmarkJobCalls(b *testing.B) {
 	}
 	batch += "]}"
 	call := newBenchCall()
-	call.request.Headers[0].Value = api.ContentTypeJSON
+	call.request.Header.Set("content-type", api.ContentTypeJSON)
 	b.ReportAllocs()
 	for b.Loop() {
 		s.bench(b, call, "/v1/jobs/batch", []byte(batch), 200)

@@ -194,7 +194,7 @@ func FuzzJobRequests(f *testing.F) {
 			d.Method = "POST"
 		}
 		if key != "" {
-			d.Headers = append(d.Headers, api.Header{Name: api.HeaderIdempotencyKey, Value: key})
+			d.Header.Set(api.HeaderIdempotencyKey, key)
 		}
 		do(d)
 		do(d)

@@ -49,7 +49,7 @@ func BenchmarkLogAppend(b *testing.B) {
 			b.SetParallelism(32) // times two processors
 			b.RunParallel(func(pb *testing.PB) {
 				call := newBenchCall()
-				call.request.Headers[0].Value = api.ContentTypeJSON
+				call.request.Header.Set("content-type", api.ContentTypeJSON)
 				var buf []byte
 				for pb.Next() {
 					buf = buf[:0]

@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 	"path"
 	"strings"
 	"sync"
@@ -252,8 +253,12 @@ func (m *Manager) Do(ctx context.Context, path string, headers []api.Header, bod
 
 // Call is Do with a method, and with a query without its question mark.
 func (m *Manager) Call(ctx context.Context, method, path, query string, headers []api.Header, body []byte) Answer {
+	d := httpd.Direct{Method: method, Path: path, Query: query, Body: body, Header: http.Header{}}
+	for _, h := range headers {
+		d.Header.Add(h.Name, h.Value)
+	}
 	var r httpd.Response
-	m.server.Do(ctx, &httpd.Direct{Method: method, Path: path, Query: query, Body: body, Headers: headers}, &r)
+	m.server.Do(ctx, &d, &r)
 	return Answer{Status: r.Status, ContentType: r.ContentType, RetryAfter: r.RetryAfter, Headers: r.Headers(), Body: r.Body}
 }
 

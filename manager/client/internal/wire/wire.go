@@ -41,20 +41,22 @@ func (c *Call) NotOurs(what string) error {
 
 // Ask makes a call and decodes its answer. An answer that is not complete is no manager's; missing says what it lacks.
 func Ask[T any](ctx context.Context, client any, call Call, missing string, complete func(*T) bool) (*T, error) {
-	answer, _, err := AskReplayed(ctx, client, call, missing, complete)
-	return answer, err
+	return AskReplayed(ctx, client, call, missing, complete, func(*T) *bool { return new(bool) })
 }
 
-// AskReplayed is Ask for a call with a key. It reports as well whether the answer was recorded for an earlier attempt.
-func AskReplayed[T any](ctx context.Context, client any, call Call, missing string, complete func(*T) bool) (answer *T, replayed bool, err error) {
-	answer = new(T)
-	if replayed, err = Do(ctx, client, call, answer); err != nil {
-		return nil, false, err
+// AskReplayed is Ask for a call with a key. It notes in a member of the answer, which replayed returns, whether the answer was
+// recorded for an earlier attempt.
+func AskReplayed[T any](ctx context.Context, client any, call Call, missing string, complete func(*T) bool, replayed func(*T) *bool) (*T, error) {
+	answer := new(T)
+	again, err := Do(ctx, client, call, answer)
+	if err != nil {
+		return nil, err
 	}
 	if !complete(answer) {
-		return nil, false, call.NotOurs(missing)
+		return nil, call.NotOurs(missing)
 	}
-	return answer, replayed, nil
+	*replayed(answer) = again
+	return answer, nil
 }
 
 // Page is the call for one page of a list. The query may be nil; limit and cursor are left out when they are zero.
