@@ -55,9 +55,11 @@ type Log struct {
 	markArmed   bool
 	closed      bool
 
-	segments []segmentInfo // in use, oldest first; the last one is active
+	segments []SegmentInfo // in use, oldest first; the last one is active
 	snapshot snapshotInfo
 	stats    counters
+
+	readTo atomic.Pointer[position] // the record before which the last call of Records ended; nil before the first call
 
 	wake        chan struct{}
 	prepareWake chan struct{}
@@ -69,14 +71,6 @@ type Log struct {
 	garbage      []string         // files to delete with the next snapshot; guarded by snapshotting
 	undeleted    map[string]error // files of garbage that could not be deleted; guarded by mu
 	stopSnapshot func()           // guarded by mu
-}
-
-// segmentInfo describes a segment in use.
-type segmentInfo struct {
-	number    uint64
-	first     uint64 // sequence number of its first record
-	capacity  int64
-	positions *positions // that readers remember; nil before the first reader
 }
 
 // batch is a group commit: pending while records are added, then sealed and committed.
@@ -191,7 +185,7 @@ func (l *Log) roll(b *batch) {
 	old := l.active
 	l.active, l.spares = l.spares[0], l.spares[1:]
 	first := b.last + 1
-	l.segments = append(l.segments, segmentInfo{l.active.number, first, l.active.capacity, nil})
+	l.segments = append(l.segments, SegmentInfo{l.active.number, first, l.active.capacity})
 	h := segmentHeader{l.id, l.active.number, first, l.active.capacity}
 	p := b.partIn(l.active, 0, &l.free)
 	p.seals = old

@@ -54,8 +54,11 @@ func TestRecordsReadBack(t *testing.T) {
 		mustRead(t, l, from, 500)
 	}
 	stop := errors.New("enough")
-	if err := l.Records(t.Context(), 3, func(uint64, []byte) error { return stop }); !errors.Is(err, stop) {
-		t.Errorf("Records: %v, want the error of its function", err)
+	for _, from := range []uint64{2, 3, 4} { // before, at and after the record where the last call ended
+		if err := l.Records(t.Context(), 3, func(uint64, []byte) error { return stop }); !errors.Is(err, stop) {
+			t.Errorf("Records: %v, want the error of its function", err)
+		}
+		mustRead(t, l, from, 500)
 	}
 	mustClose(t, l)
 	if err := readFrom(t, l, 1, 500); !errors.Is(err, wal.ErrClosed) {

@@ -229,18 +229,18 @@ func (l *Log) retire(info, old snapshotInfo, before int64) error {
 	l.stats.logBytes -= before
 	limit := min(info.keep, l.durable.Load())
 	n := 0
-	for n+1 < len(l.segments) && l.segments[n+1].first <= limit {
+	for n+1 < len(l.segments) && l.segments[n+1].First <= limit {
 		n++
 	}
 	gone := l.segments[:n]
-	l.segments = append([]segmentInfo(nil), l.segments[n:]...)
+	l.segments = slices.Clone(l.segments[n:])
 	l.mu.Unlock()
 	var paths []string
 	if old.path != "" {
 		paths = append(paths, old.path)
 	}
 	for _, s := range gone {
-		paths = append(paths, path.Join(l.dir, segmentName(s.number)))
+		paths = append(paths, path.Join(l.dir, segmentName(s.Number)))
 	}
 	l.discard(paths)
 	return l.fs.SyncDir(l.dir)
