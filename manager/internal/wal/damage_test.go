@@ -18,15 +18,11 @@ func damaged(t *testing.T) (fs *faultfs.FS, last uint64) {
 	fs = &faultfs.FS{}
 	l, _ := mustOpen(t, options(fs))
 	mustWait(t, l, appendAll(t, l, 1, 150))
-	err := l.Snapshot(t.Context(), 100, 100+1, func(w *wal.SnapshotWriter) error {
-		for i := range 5 {
-			if err := w.Add([]byte(fmt.Sprintf("snapshot record %d", i))); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
+	var records [][]byte
+	for i := range 5 {
+		records = append(records, []byte(fmt.Sprintf("snapshot record %d", i)))
+	}
+	if err := l.Snapshot(t.Context(), 100, 100+1, records...); err != nil {
 		t.Fatal(err)
 	}
 	last = appendAll(t, l, 151, 230)

@@ -67,10 +67,9 @@ type Log struct {
 	wg          sync.WaitGroup
 	recovery    Recovery
 
-	snapshotting chan struct{}    // has a value while Snapshot runs
+	snapshotting sync.Mutex       // held while Snapshot runs
 	garbage      []string         // files to delete with the next snapshot; guarded by snapshotting
 	undeleted    map[string]error // files of garbage that could not be deleted; guarded by mu
-	stopSnapshot func()           // guarded by mu
 }
 
 // batch is a group commit: pending while records are added, then sealed and committed.
@@ -357,7 +356,7 @@ func (l *Log) Err() error {
 }
 
 // Close makes every accepted record durable, marks the end of the log, and releases the data directory. It wakes all
-// waiters and stops a running Snapshot. It returns the error of a log that had failed.
+// waiters and waits for a running Snapshot. It returns the error of a log that had failed.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	if l.closed {
@@ -366,13 +365,10 @@ func (l *Log) Close() error {
 	}
 	l.closed = true
 	l.broadcastRoom()
-	if l.stopSnapshot != nil {
-		l.stopSnapshot()
-	}
 	l.mu.Unlock()
 	// No file of the directory may change once its lock is released.
-	l.snapshotting <- struct{}{}
-	defer func() { <-l.snapshotting }()
+	l.snapshotting.Lock()
+	defer l.snapshotting.Unlock()
 	close(l.closing)
 	l.wg.Wait()
 	err := l.Err()

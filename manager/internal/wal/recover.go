@@ -66,8 +66,6 @@ func Open(ctx context.Context, dir string, opts Options) (*Log, error) {
 		closing:     make(chan struct{}),
 		prepareAt:   math.MaxInt64,
 
-		snapshotting: make(chan struct{}, 1),
-
 		mayLead: true, markArmed: true, markDue: time.NewTimer(markDelay),
 	}
 	if err := l.recover(ctx); err != nil {

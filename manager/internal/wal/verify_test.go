@@ -93,7 +93,7 @@ func TestVerifyReplacedSegments(t *testing.T) {
 		}
 		return nil
 	})
-	if err := l.Snapshot(t.Context(), 300, 300+1, snapshotOf(300)); err != nil {
+	if err := l.Snapshot(t.Context(), 300, 300+1, snapshotOf(300)...); err != nil {
 		t.Fatal(err)
 	}
 	fs.SetHook(nil)

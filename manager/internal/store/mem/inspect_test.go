@@ -242,9 +242,9 @@ func TestInspectAnImport(t *testing.T) {
 		return appendPutOf(appendHeader(nil, time.Now()), things, key, []byte("v"), nil)
 	}
 	steps := []func() error{
-		func() error { return im.Snapshot(t.Context(), 7, time.Now()) },
-		func() error { return im.AddSnapshot(body("a")) },
-		func() error { return im.AddSnapshot(body("b")) },
+		func() error { return im.Snapshot(7, time.Now()) },
+		func() error { return im.Append(body("a")) },
+		func() error { return im.Append(body("b")) },
 		func() error { return im.Segment(1, 8, 64<<10) },
 		func() error { return im.Append(body("c")) },
 		im.Finish,
