@@ -179,14 +179,14 @@ func isPrefix(t *testing.T, restored, original string) {
 	t.Helper()
 	read := func(dir string) (map[uint64][]byte, uint64) {
 		records, last := make(map[uint64][]byte), uint64(0)
-		err := wal.Dump(t.Context(), dir, wal.InspectOptions{}, func(e wal.Entry) error {
+		r, err := wal.Verify(t.Context(), dir, wal.InspectOptions{Check: func(e wal.Entry) error {
 			if e.Segment != 0 {
 				records[e.Sequence], last = bytes.Clone(e.Body), e.Sequence
 			}
 			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
+		}})
+		if err != nil || r.Damaged() {
+			t.Fatal(err, r)
 		}
 		return records, last
 	}

@@ -96,15 +96,7 @@ func walVerify(ctx context.Context, env Environment, o walOptions) error {
 	if err != nil {
 		return err
 	}
-	for _, c := range r.Complaints {
-		fmt.Fprintln(env.Stdout, c)
-	}
-	for _, err := range r.Refusals {
-		fmt.Fprintf(env.Stdout, "damage: %v\n", err)
-	}
-	for _, d := range r.State.Damage {
-		fmt.Fprintf(env.Stdout, "unreadable: %v\n", d)
-	}
+	printFindings(env.Stdout, r)
 	lines, unreadable := records.found()
 	for _, line := range lines {
 		fmt.Fprintln(env.Stdout, line)
@@ -128,6 +120,19 @@ func walVerify(ctx context.Context, env Environment, o walOptions) error {
 		fmt.Fprintf(env.Stdout, "note: %d values are encrypted and were not looked into; --encryption-key-file reads them\n", records.sealed)
 	}
 	return nil
+}
+
+// printFindings prints what is wrong with log and state.
+func printFindings(w io.Writer, r *mem.Report) {
+	for _, c := range r.Complaints {
+		fmt.Fprintln(w, c)
+	}
+	for _, err := range r.Refusals {
+		fmt.Fprintf(w, "damage: %v\n", err)
+	}
+	for _, d := range r.State.Damage {
+		fmt.Fprintf(w, "unreadable: %v\n", d)
+	}
 }
 
 // walRepair makes a state with damage one that a manager can rewrite again.
@@ -269,21 +274,34 @@ type dumpedEntry struct {
 func walDump(ctx context.Context, env Environment, o walOptions) error {
 	w := bufio.NewWriter(env.Stdout)
 	out := json.NewEncoder(w)
-	err := mem.Dump(ctx, o.dataDir, mem.InspectOptions{}, func(e wal.Entry) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	r, err := mem.Verify(ctx, o.dataDir, mem.InspectOptions{Log: wal.InspectOptions{Check: func(e wal.Entry) error {
 		line := dumpedRecord{File: e.File, Offset: e.Offset, Sequence: e.Sequence, Batch: e.Batch}
 		at, err := mem.DecodeWriteSet(e.Body, func(c *mem.Change) error {
 			line.Changes = append(line.Changes, dumpChange(c, &o))
 			return nil
 		})
 		if err != nil {
-			return fmt.Errorf("%s: offset %d: %w", e.File, e.Offset, err)
+			return err
 		}
 		if line.At = at.UTC(); at.UnixNano() == 0 {
 			line.At = time.Time{}
 		}
-		return out.Encode(&line)
-	})
-	return cmp.Or(err, w.Flush()) // what was found before an error is shown
+		if err := out.Encode(&line); err != nil {
+			stop(err)
+		}
+		return nil
+	}}})
+	// What was found before an error is shown.
+	if err := cmp.Or(w.Flush(), context.Cause(ctx), err); err != nil {
+		return err
+	}
+	printFindings(env.Stderr, r)
+	if r.Refused() || len(r.State.Damage) > 0 {
+		return fmt.Errorf("%s is damaged; the dump has the records that can be read", o.dataDir)
+	}
+	return nil
 }
 
 func dumpChange(c *mem.Change, o *walOptions) dumpedChange {

@@ -121,15 +121,7 @@ func (l *plainLog) snapshot(t testing.TB, seq, keep uint64, records ...[]byte) {
 	l.mu.Lock()
 	l.at, l.records = seq, records
 	l.mu.Unlock()
-	err := l.Log.Snapshot(t.Context(), seq, keep, func(w *wal.SnapshotWriter) error {
-		for _, r := range records {
-			if err := w.Add(r); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
+	if err := l.Log.Snapshot(t.Context(), seq, keep, records...); err != nil {
 		t.Fatal(err)
 	}
 }

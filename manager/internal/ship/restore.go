@@ -300,7 +300,7 @@ type writer struct {
 
 func (w *writer) write(ctx context.Context, o *RestoreOptions) error {
 	if base := w.plan.base; base != nil {
-		if err := w.im.Snapshot(ctx, base.Sequence, time.UnixMilli(base.Time)); err != nil {
+		if err := w.im.Snapshot(base.Sequence, time.UnixMilli(base.Time)); err != nil {
 			return err
 		}
 		w.report.Sequence, w.report.Snapshot, w.report.At = base.Sequence, base.Sequence, time.UnixMilli(base.Time)
@@ -351,7 +351,7 @@ func (w *writer) fetch(ctx context.Context, o *RestoreOptions) error {
 
 func (w *writer) part(f fetched) error {
 	for _, body := range f.bodies {
-		if err := w.im.AddSnapshot(body); err != nil {
+		if err := w.im.Append(body); err != nil {
 			return err
 		}
 		w.report.Records++

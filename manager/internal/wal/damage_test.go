@@ -18,15 +18,11 @@ func damaged(t *testing.T) (fs *faultfs.FS, last uint64) {
 	fs = &faultfs.FS{}
 	l, _ := mustOpen(t, options(fs))
 	mustWait(t, l, appendAll(t, l, 1, 150))
-	err := l.Snapshot(t.Context(), 100, 100+1, func(w *wal.SnapshotWriter) error {
-		for i := range 5 {
-			if err := w.Add([]byte(fmt.Sprintf("snapshot record %d", i))); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
+	var records [][]byte
+	for i := range 5 {
+		records = append(records, []byte(fmt.Sprintf("snapshot record %d", i)))
+	}
+	if err := l.Snapshot(t.Context(), 100, 100+1, records...); err != nil {
 		t.Fatal(err)
 	}
 	last = appendAll(t, l, 151, 230)
@@ -36,20 +32,28 @@ func damaged(t *testing.T) (fs *faultfs.FS, last uint64) {
 	return fs, last
 }
 
-// entries lists the records of a log with their files and offsets, the end of
-// each and what kind of file it is in.
+// entries lists the records of a log without damage.
 func entries(t *testing.T, fs *faultfs.FS) []wal.Entry {
 	t.Helper()
-	var all []wal.Entry
-	err := wal.Dump(t.Context(), dir, wal.InspectOptions{FS: fs}, func(e wal.Entry) error {
+	all, complaints := passed(t, fs)
+	if len(complaints) > 0 {
+		t.Fatal(complaints)
+	}
+	return all
+}
+
+// passed is what Verify passes and complains about.
+func passed(t *testing.T, fs *faultfs.FS) (all []wal.Entry, complaints []wal.Complaint) {
+	t.Helper()
+	r, err := wal.Verify(t.Context(), dir, wal.InspectOptions{FS: fs, Check: func(e wal.Entry) error {
 		e.Body = bytes.Clone(e.Body)
 		all = append(all, e)
 		return nil
-	})
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return all
+	return all, r.Complaints
 }
 
 // recordAt finds the record that a byte belongs to.

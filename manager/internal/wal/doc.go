@@ -77,8 +77,8 @@
 //
 // What copies the log elsewhere may still need records that a snapshot replaced. So Snapshot leaves the segments from a
 // given record on, and Records reads their records back and checks each checksum. Open reads only the header of such a
-// segment, so many do not slow it down, and Open still notices a missing one. Readers remember the offset of about one record
-// in 64 KiB, so that a read in the middle does not start at the segment's first record.
+// segment, so many do not slow it down, and Open still notices a missing one. The log remembers where the last read ended, so
+// that the next one does not start at the segment's first record.
 //
 // # Design notes
 //

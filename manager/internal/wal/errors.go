@@ -28,10 +28,8 @@ var (
 	ErrSequence = errors.New("wal: sequence number not appended yet")
 	// ErrGone is returned by Records for a record that is no longer kept since a snapshot.
 	ErrGone = errors.New("wal: record was replaced by a snapshot")
-	// ErrNoLog is returned by Verify and Dump for a directory without any file of a log.
+	// ErrNoLog is returned by Verify for a directory without any file of a log.
 	ErrNoLog = errors.New("wal: no log in this directory")
-	// ErrSnapshotRunning is returned by Snapshot while another snapshot is being written.
-	ErrSnapshotRunning = errors.New("wal: a snapshot is being written already")
 )
 
 // CorruptionError is returned by Open, and reported by Verify, when data that

@@ -100,7 +100,7 @@ func TestWriteAndSyncErrorsAreFinal(t *testing.T) {
 				"Append":      second(l.Append(body(1))),
 				"WaitRoom":    l.WaitRoom(t.Context(), 10),
 				"WaitDurable": l.WaitDurable(t.Context(), inflight),
-				"Snapshot":    l.Snapshot(t.Context(), 10, 10+1, func(*wal.SnapshotWriter) error { return nil }),
+				"Snapshot":    l.Snapshot(t.Context(), 10, 10+1, body(1)),
 			} {
 				if !errors.Is(err, wal.ErrFailed) {
 					t.Errorf("%s after the failure: %v, want ErrFailed", what, err)
@@ -211,7 +211,7 @@ func TestAppendsFailOnAFullDisk(t *testing.T) {
 	if l.Err() != nil {
 		t.Errorf("a full disk made the log fail: %v", l.Err())
 	}
-	err = l.Snapshot(t.Context(), last, last+1, func(w *wal.SnapshotWriter) error { return w.Add(make([]byte, 4000)) })
+	err = l.Snapshot(t.Context(), last, last+1, make([]byte, 4000))
 	if !errors.Is(err, wal.ErrNoSpace) {
 		t.Errorf("Snapshot on a full disk: %v, want ErrNoSpace", err)
 	}
@@ -292,7 +292,7 @@ func TestSnapshotFreesAFullDisk(t *testing.T) {
 		}
 		last = i
 	}
-	err := l.Snapshot(t.Context(), last, last+1, func(w *wal.SnapshotWriter) error { return w.Add([]byte("small")) })
+	err := l.Snapshot(t.Context(), last, last+1, []byte("small"))
 	if err != nil {
 		t.Fatalf("Snapshot: %v", err)
 	}

@@ -1,10 +1,10 @@
 package wal
 
 import (
-	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"math"
 	"path"
 	"time"
 
@@ -12,8 +12,9 @@ import (
 )
 
 // Importer writes the files of a new log that is a copy of another one, with an id of its
-// own. Its owner calls Snapshot, if there is one, then Segment and Append for each segment
-// and record in order, and Finish. After an error the directory must not be used.
+// own. Its owner calls Snapshot, if there is one, then Segment for each segment in order, each
+// followed by Append for its records in order, and Finish. After an error the directory must
+// not be used.
 //
 // At least one segment is needed, even an empty one: a log without a segment cannot be
 // opened.
@@ -22,10 +23,9 @@ type Importer struct {
 	dir string
 	id  logID
 
-	snap       *SnapshotWriter // the snapshot that is being written, nil if none is
-	fileWriter                 // of the segment; next is 0 before the first one
-	capacity   int64
-	number     uint64
+	fileWriter        // of the file that is being written; file is nil if none is
+	capacity   int64  // of that file
+	number     uint64 // of the segment, 0 before the first one
 }
 
 // NewImporter starts a log in dir, which must exist and be empty. A nil fs means vfs.OS().
@@ -44,30 +44,26 @@ func NewImporter(fs vfs.FS, dir string) (*Importer, error) {
 	if _, err := rand.Read(im.id[:]); err != nil {
 		return nil, err
 	}
-	im.seed = im.id.seed()
 	return im, nil
 }
 
-// Snapshot begins the snapshot that replaces the records up to seq. AddSnapshot adds the snapshot's records, and Segment ends it.
-func (im *Importer) Snapshot(ctx context.Context, seq uint64, at time.Time) error {
+// Snapshot begins the snapshot that replaces the records up to seq.
+func (im *Importer) Snapshot(seq uint64, at time.Time) error {
 	file, err := im.fs.Create(path.Join(im.dir, snapshotName(seq)))
 	if err != nil {
 		return err
 	}
-	im.snap = newSnapshotWriter(ctx, file, snapshotHeader{im.id, seq, at, seq + 1})
+	im.fileWriter, im.capacity = newSnapshotWriter(file, snapshotHeader{im.id, seq, at, seq + 1}), math.MaxInt64
 	return nil
 }
 
-// AddSnapshot adds a record to the snapshot.
-func (im *Importer) AddSnapshot(record []byte) error { return im.snap.Add(record) }
-
-// Segment ends the previous segment and begins one whose first record has sequence number
+// Segment ends the previous file and begins a segment whose first record has sequence number
 // first, which must follow the last record. Segment numbers must grow by one.
 func (im *Importer) Segment(number, first uint64, capacity int64) error {
-	if capacity < minSegmentBytes || capacity > maxSegmentBytes || first == 0 {
+	if capacity < minSegmentBytes || capacity > maxSegmentBytes || first == 0 || number == 0 {
 		return fmt.Errorf("wal: segment %d with first sequence %d and capacity %d", number, first, capacity)
 	}
-	if im.next != 0 && (first != im.next || number != im.number+1) {
+	if im.number != 0 && (first != im.next || number != im.number+1) {
 		return fmt.Errorf("wal: segment %d with first sequence %d follows segment %d, which ends before %d", number, first, im.number, im.next)
 	}
 	if err := im.end(); err != nil {
@@ -77,7 +73,8 @@ func (im *Importer) Segment(number, first uint64, capacity int64) error {
 	if err != nil {
 		return err
 	}
-	im.file, im.capacity, im.number, im.off, im.next = file, capacity, number, 0, first
+	im.fileWriter = fileWriter{file: file, seed: im.id.seed(), buf: segmentHeader{im.id, number, first, capacity}.append(im.buf[:0]), next: first}
+	im.capacity, im.number = capacity, number
 	if err := file.Allocate(capacity); errors.Is(err, vfs.ErrNotSupported) {
 		for at := int64(0); at < capacity; at += fillChunk {
 			if err := writeFull(file, zeros[:min(fillChunk, capacity-at)], at); err != nil {
@@ -87,39 +84,26 @@ func (im *Importer) Segment(number, first uint64, capacity int64) error {
 	} else if err != nil {
 		return err
 	}
-	im.buf = segmentHeader{im.id, number, first, capacity}.append(im.buf[:0])
 	return nil
 }
 
-// Append adds the next record to the segment, which must have room for it.
+// Append adds the next record to the snapshot or to the segment, which must have room for it.
 func (im *Importer) Append(body []byte) error {
-	if im.file == nil || len(body) == 0 || im.off+int64(len(im.buf)+recordHeaderSize+len(body)) > im.capacity {
+	if im.file == nil || im.off+int64(len(im.buf)+recordHeaderSize+len(body)) > im.capacity {
 		return fmt.Errorf("wal: segment %d has no room for a record of %d bytes", im.number, len(body))
 	}
-	if !im.add(body) {
-		return nil
-	}
-	return im.flush()
+	return im.add(body)
 }
 
 // end completes and syncs what is being written.
 func (im *Importer) end() error {
-	if im.snap != nil {
-		err := im.snap.finish()
-		err = errors.Join(err, im.snap.file.Close())
-		im.snap = nil
-		return err
-	}
 	if im.file == nil {
 		return nil
 	}
 	if im.off+int64(len(im.buf)+recordHeaderSize) <= im.capacity {
 		im.mark()
 	}
-	err := im.flush()
-	if err == nil {
-		err = im.file.Datasync()
-	}
+	err := im.sync()
 	err = errors.Join(err, im.file.Close())
 	im.file = nil
 	return err
@@ -135,10 +119,6 @@ func (im *Importer) Finish() error {
 
 // Abort closes what is open.
 func (im *Importer) Abort() {
-	if im.snap != nil {
-		_ = im.snap.file.Close()
-		im.snap = nil
-	}
 	if im.file != nil {
 		_ = im.file.Close()
 		im.file = nil

@@ -55,9 +55,11 @@ type Log struct {
 	markArmed   bool
 	closed      bool
 
-	segments []segmentInfo // in use, oldest first; the last one is active
+	segments []SegmentInfo // in use, oldest first; the last one is active
 	snapshot snapshotInfo
 	stats    counters
+
+	readTo atomic.Pointer[position] // the record before which the last call of Records ended; nil before the first call
 
 	wake        chan struct{}
 	prepareWake chan struct{}
@@ -65,18 +67,9 @@ type Log struct {
 	wg          sync.WaitGroup
 	recovery    Recovery
 
-	snapshotting chan struct{}    // has a value while Snapshot runs
+	snapshotting sync.Mutex       // held while Snapshot runs
 	garbage      []string         // files to delete with the next snapshot; guarded by snapshotting
 	undeleted    map[string]error // files of garbage that could not be deleted; guarded by mu
-	stopSnapshot func()           // guarded by mu
-}
-
-// segmentInfo describes a segment in use.
-type segmentInfo struct {
-	number    uint64
-	first     uint64 // sequence number of its first record
-	capacity  int64
-	positions *positions // that readers remember; nil before the first reader
 }
 
 // batch is a group commit: pending while records are added, then sealed and committed.
@@ -191,7 +184,7 @@ func (l *Log) roll(b *batch) {
 	old := l.active
 	l.active, l.spares = l.spares[0], l.spares[1:]
 	first := b.last + 1
-	l.segments = append(l.segments, segmentInfo{l.active.number, first, l.active.capacity, nil})
+	l.segments = append(l.segments, SegmentInfo{l.active.number, first, l.active.capacity})
 	h := segmentHeader{l.id, l.active.number, first, l.active.capacity}
 	p := b.partIn(l.active, 0, &l.free)
 	p.seals = old
@@ -363,7 +356,7 @@ func (l *Log) Err() error {
 }
 
 // Close makes every accepted record durable, marks the end of the log, and releases the data directory. It wakes all
-// waiters and stops a running Snapshot. It returns the error of a log that had failed.
+// waiters and waits for a running Snapshot. It returns the error of a log that had failed.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	if l.closed {
@@ -372,13 +365,10 @@ func (l *Log) Close() error {
 	}
 	l.closed = true
 	l.broadcastRoom()
-	if l.stopSnapshot != nil {
-		l.stopSnapshot()
-	}
 	l.mu.Unlock()
 	// No file of the directory may change once its lock is released.
-	l.snapshotting <- struct{}{}
-	defer func() { <-l.snapshotting }()
+	l.snapshotting.Lock()
+	defer l.snapshotting.Unlock()
 	close(l.closing)
 	l.wg.Wait()
 	err := l.Err()

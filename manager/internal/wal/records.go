@@ -6,51 +6,15 @@ import (
 	"fmt"
 	"path"
 	"sort"
-	"sync"
 )
 
-const (
-	// readChunk is how much Records reads at once.
-	readChunk = 64 << 10
-	// positionEvery is the distance in bytes of two remembered positions of
-	// a segment: at most that much is read and thrown away to find a record.
-	positionEvery = 64 << 10
-)
+// readChunk is how much Records reads at once.
+const readChunk = 64 << 10
 
-// positions are the offsets of some records of a segment, so that a reader need
-// not begin at the segment's start. Readers add those that they pass.
-type positions struct {
-	mu  sync.Mutex
-	all []position // ascending
-}
-
+// position is where a record is.
 type position struct {
-	seq uint64
-	off int64
-}
-
-// before returns the last known position at or before seq; first is the segment's first record.
-func (p *positions) before(seq, first uint64) position {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	i := sort.Search(len(p.all), func(i int) bool { return p.all[i].seq > seq })
-	if i == 0 {
-		return position{first, segmentHeaderSize}
-	}
-	return p.all[i-1]
-}
-
-// add adds a position that is at least positionEvery after the last one.
-func (p *positions) add(at position) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	last := int64(segmentHeaderSize)
-	if n := len(p.all); n > 0 {
-		last = p.all[n-1].off
-	}
-	if at.off >= last+positionEvery {
-		p.all = append(p.all, at)
-	}
+	segment, seq uint64
+	off          int64
 }
 
 // First is the sequence number from which Records can read, one more than Last when
@@ -62,11 +26,12 @@ func (l *Log) First() uint64 {
 }
 
 // firstKept is First; the caller holds mu.
-func (l *Log) firstKept() uint64 { return max(l.segments[0].first, l.snapshot.keep) }
+func (l *Log) firstKept() uint64 { return max(l.segments[0].First, l.snapshot.keep) }
 
 // Records calls fn for the durable records from sequence number from on, in order, until
 // there are no more, or fn returns an error, which Records returns. The body is valid
-// during the call. It reads the segment files and checks each record's checksum.
+// during the call. It reads the segment files and checks each record's checksum. It finds from at once if the call before
+// ended there, and else reads from the start of the segment.
 //
 // Errors: ErrGone when from is before First, a *CorruptionError when a record cannot be read
 // back, ctx's error, ErrClosed, or one of the file system.
@@ -93,22 +58,19 @@ func (l *Log) Records(ctx context.Context, from uint64, fn func(seq uint64, body
 
 // segmentOf returns the segment that holds seq, and the last durable record in it, which
 // is before seq when there is no such record yet.
-func (l *Log) segmentOf(seq uint64) (segmentInfo, uint64, error) {
+func (l *Log) segmentOf(seq uint64) (SegmentInfo, uint64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		return segmentInfo{}, 0, ErrClosed
+		return SegmentInfo{}, 0, ErrClosed
 	}
 	if first := l.firstKept(); seq < first {
-		return segmentInfo{}, 0, fmt.Errorf("%w: %d, the first is %d", ErrGone, seq, first)
+		return SegmentInfo{}, 0, fmt.Errorf("%w: %d, the first is %d", ErrGone, seq, first)
 	}
 	until := l.durable.Load()
-	i := sort.Search(len(l.segments), func(i int) bool { return l.segments[i].first > seq }) - 1
+	i := sort.Search(len(l.segments), func(i int) bool { return l.segments[i].First > seq }) - 1
 	if i+1 < len(l.segments) {
-		until = min(until, l.segments[i+1].first-1)
-	}
-	if l.segments[i].positions == nil {
-		l.segments[i].positions = new(positions)
+		until = min(until, l.segments[i+1].First-1)
 	}
 	return l.segments[i], until, nil
 }
@@ -123,14 +85,18 @@ type reader struct {
 
 // segment calls fn for the records of a segment from sequence from to until, all of
 // which are durable, and returns the one after.
-func (r *reader) segment(seg segmentInfo, from, until uint64) (next uint64, err error) {
-	p := path.Join(r.log.dir, segmentName(seg.number))
+func (r *reader) segment(seg SegmentInfo, from, until uint64) (next uint64, err error) {
+	p := path.Join(r.log.dir, segmentName(seg.Number))
 	file, err := r.log.fs.Open(p, false)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
-	at := seg.positions.before(from, seg.first)
+	at := position{seg.Number, seg.First, segmentHeaderSize}
+	if end := r.log.readTo.Load(); end != nil && end.segment == seg.Number && end.seq <= from {
+		at = *end
+	}
+	defer func() { r.log.readTo.Store(&at) }()
 	var have []byte // what was read and not used, from at.off on
 	for at.seq <= until {
 		if err := r.ctx.Err(); err != nil {
@@ -140,11 +106,11 @@ func (r *reader) segment(seg segmentInfo, from, until uint64) (next uint64, err 
 		if len(have) >= recordHeaderSize {
 			need += int64(le.Uint32(have))
 		}
-		if need > seg.capacity-at.off {
-			return 0, &CorruptionError{p, at.off, at.seq, fmt.Sprintf("the record has %d bytes, the segment has %d left", need, seg.capacity-at.off)}
+		if need > seg.Capacity-at.off {
+			return 0, &CorruptionError{p, at.off, at.seq, fmt.Sprintf("the record has %d bytes, the segment has %d left", need, seg.Capacity-at.off)}
 		}
 		if int64(len(have)) < need {
-			size := min(max(need, readChunk), seg.capacity-at.off)
+			size := min(max(need, readChunk), seg.Capacity-at.off)
 			if int64(cap(r.buf)) < size {
 				r.buf = make([]byte, size)
 			}
@@ -167,9 +133,6 @@ func (r *reader) segment(seg segmentInfo, from, until uint64) (next uint64, err 
 			}
 		}
 		at.seq, at.off, have = at.seq+1, at.off+need, have[need:]
-		if at.seq <= until {
-			seg.positions.add(at)
-		}
 	}
 	return at.seq, nil
 }

@@ -39,7 +39,7 @@ func mustRead(t *testing.T, l *wal.Log, from, last uint64) {
 // snapshotKeeping takes an empty snapshot of everything up to seq.
 func snapshotKeeping(t *testing.T, l *wal.Log, seq, keep uint64) {
 	t.Helper()
-	err := l.Snapshot(t.Context(), seq, keep, func(w *wal.SnapshotWriter) error { return w.Add([]byte("state")) })
+	err := l.Snapshot(t.Context(), seq, keep, []byte("state"))
 	if err != nil {
 		t.Fatalf("Snapshot(%d, %d): %v", seq, keep, err)
 	}
@@ -54,8 +54,11 @@ func TestRecordsReadBack(t *testing.T) {
 		mustRead(t, l, from, 500)
 	}
 	stop := errors.New("enough")
-	if err := l.Records(t.Context(), 3, func(uint64, []byte) error { return stop }); !errors.Is(err, stop) {
-		t.Errorf("Records: %v, want the error of its function", err)
+	for _, from := range []uint64{2, 3, 4} { // before, at and after the record where the last call ended
+		if err := l.Records(t.Context(), 3, func(uint64, []byte) error { return stop }); !errors.Is(err, stop) {
+			t.Errorf("Records: %v, want the error of its function", err)
+		}
+		mustRead(t, l, from, 500)
 	}
 	mustClose(t, l)
 	if err := readFrom(t, l, 1, 500); !errors.Is(err, wal.ErrClosed) {
@@ -101,7 +104,7 @@ func TestSnapshotKeepsRecords(t *testing.T) {
 	defer mustClose(t, l)
 	f.wantBodies(t, 691, 700)
 	check(640)
-	if err := l.Snapshot(t.Context(), 700, 702, nil); err == nil {
+	if err := l.Snapshot(t.Context(), 700, 702); err == nil {
 		t.Error("Snapshot takes a record to keep that is after the snapshot")
 	}
 }

@@ -66,8 +66,6 @@ func Open(ctx context.Context, dir string, opts Options) (*Log, error) {
 		closing:     make(chan struct{}),
 		prepareAt:   math.MaxInt64,
 
-		snapshotting: make(chan struct{}, 1),
-
 		mayLead: true, markArmed: true, markDue: time.NewTimer(markDelay),
 	}
 	if err := l.recover(ctx); err != nil {
@@ -172,12 +170,12 @@ func (l *Log) create(files *dirFiles) error {
 	if err := writeSynced(seg.file, h.append(nil), 0); err != nil {
 		return errors.Join(err, seg.close())
 	}
-	l.startAt(seg, segmentHeaderSize, 1, []segmentInfo{{1, 1, seg.capacity, nil}})
+	l.startAt(seg, segmentHeaderSize, 1, []SegmentInfo{{1, 1, seg.capacity}})
 	return nil
 }
 
 // startAt prepares the log to append record next at offset off of seg.
-func (l *Log) startAt(seg *segment, off int64, next uint64, used []segmentInfo) {
+func (l *Log) startAt(seg *segment, off int64, next uint64, used []SegmentInfo) {
 	l.active, l.tail, l.segments = seg, off, used
 	l.nextSegment = seg.number + 1
 	l.durable.Store(next - 1)
@@ -224,9 +222,9 @@ func (l *Log) load(ctx context.Context, files *dirFiles) error {
 	if err != nil {
 		return err
 	}
-	var infos []segmentInfo
+	var infos []SegmentInfo
 	for _, f := range slices.Concat(kept, used) {
-		infos = append(infos, segmentInfo{f.number, f.header.first, f.header.capacity, nil})
+		infos = append(infos, SegmentInfo{f.number, f.header.first, f.header.capacity})
 	}
 	l.startAt(seg, end.off, end.next, infos)
 	// The snapshot's name must be durable before the files it replaces are deleted.

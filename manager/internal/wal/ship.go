@@ -1,6 +1,9 @@
 package wal
 
-import "encoding/hex"
+import (
+	"encoding/hex"
+	"slices"
+)
 
 // What a copy of the log needs besides Records.
 
@@ -22,9 +25,5 @@ type SegmentInfo struct {
 func (l *Log) Segments() []SegmentInfo {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	infos := make([]SegmentInfo, len(l.segments))
-	for i, s := range l.segments {
-		infos[i] = SegmentInfo{s.number, s.first, s.capacity}
-	}
-	return infos
+	return slices.Clone(l.segments)
 }

@@ -73,11 +73,21 @@ type fileWriter struct {
 	next uint64 // sequence number of the next record
 }
 
-// add adds a record. full says that flush is due.
-func (w *fileWriter) add(body []byte) (full bool) {
+func newSnapshotWriter(file vfs.File, h snapshotHeader) fileWriter {
+	return fileWriter{file: file, seed: h.id.snapshotSeed(), buf: h.append(nil), next: 1}
+}
+
+// add adds a record, which it copies. An empty one would be a mark.
+func (w *fileWriter) add(body []byte) error {
+	if len(body) == 0 || len(body) > maxSnapshotRecord {
+		return fmt.Errorf("%w: %d bytes, allowed are 1 to %d", ErrTooLarge, len(body), maxSnapshotRecord)
+	}
 	w.buf = appendRecord(w.buf, bodyChecksum(w.seed, body), w.next, 0, body)
 	w.next++
-	return len(w.buf) >= snapshotBuffer
+	if len(w.buf) < snapshotBuffer {
+		return nil
+	}
+	return w.flush()
 }
 
 // mark adds a mark.
@@ -94,79 +104,37 @@ func (w *fileWriter) flush() error {
 	return nil
 }
 
-// SnapshotWriter receives the records of a snapshot.
-type SnapshotWriter struct {
-	ctx context.Context
-	fileWriter
-}
-
-func newSnapshotWriter(ctx context.Context, file vfs.File, h snapshotHeader) *SnapshotWriter {
-	return &SnapshotWriter{ctx, fileWriter{file: file, seed: h.id.snapshotSeed(), buf: h.append(nil), next: 1}}
-}
-
-// Add appends a record of 1 byte to 1 GiB, which it copies. It fails when the snapshot's context has ended, and with
-// ErrClosed when the log is closed.
-func (w *SnapshotWriter) Add(record []byte) error {
-	if len(record) == 0 || len(record) > maxSnapshotRecord {
-		return fmt.Errorf("%w: %d bytes, allowed are 1 to %d", ErrTooLarge, len(record), maxSnapshotRecord)
-	}
-	if !w.add(record) {
-		return nil
-	}
-	return w.flush()
-}
-
-func (w *SnapshotWriter) flush() error {
-	if w.ctx.Err() != nil {
-		return context.Cause(w.ctx)
-	}
-	return w.fileWriter.flush()
-}
-
-// finish adds the mark that ends a complete snapshot.
-func (w *SnapshotWriter) finish() error {
-	w.mark()
+// sync makes durable what was added.
+func (w *fileWriter) sync() error {
 	if err := w.flush(); err != nil {
 		return err
 	}
 	return w.file.Datasync()
 }
 
-// Snapshot writes a snapshot that replaces all records up to seq for Open. Then it deletes the older snapshot, and the
-// segments whose records all come before keep, which is 1 to seq+1. The records from keep on stay readable with Records.
-// Records that an earlier snapshot did not keep do not come back. seq must have been appended. write must add exactly the
-// state after record seq; appends continue meanwhile. The snapshot comes into force only after seq is durable.
+// Snapshot writes a snapshot that replaces all records up to seq for Open: records, which must have exactly the state after
+// record seq, each with 1 byte to 1 GiB. Then it deletes the older snapshot, and the segments whose records all come before
+// keep, which is 1 to seq+1. The records from keep on stay readable with Records. Records that an earlier snapshot did not
+// keep do not come back. seq must have been appended; appends continue meanwhile. The snapshot comes into force only after
+// seq is durable. One call runs at a time.
 //
-// An error may come from write or ctx, or be ErrNoSpace, ErrSnapshotRunning, ErrFailed or ErrClosed. After an error the
-// log is unchanged, except that a snapshot whose name could not be made durable may remain. The next snapshot,
-// or open, removes it. Files that could not be deleted are not an error (see Options.OnUndeleted); the next snapshot or
-// open deletes them, too.
-func (l *Log) Snapshot(ctx context.Context, seq, keep uint64, write func(*SnapshotWriter) error) error {
+// An error may be ctx's, ErrTooLarge, ErrNoSpace, ErrFailed or ErrClosed. After an error the log is unchanged, except that a
+// snapshot whose name could not be made durable may remain. The next snapshot, or open, removes it. Files that could not be
+// deleted are not an error (see Options.OnUndeleted); the next snapshot or open deletes them, too.
+func (l *Log) Snapshot(ctx context.Context, seq, keep uint64, records ...[]byte) error {
 	if keep < 1 || keep > seq+1 {
 		return fmt.Errorf("wal: keep is %d, it must be 1 to %d", keep, seq+1)
 	}
-	select {
-	case l.snapshotting <- struct{}{}:
-		defer func() { <-l.snapshotting }()
-	default:
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if l.closed {
-			return ErrClosed
-		}
-		return ErrSnapshotRunning
-	}
+	l.snapshotting.Lock()
+	defer l.snapshotting.Unlock()
 	if err := l.Err(); err != nil {
 		return err
 	}
 	if seq > l.Last() {
 		return fmt.Errorf("%w: %d", ErrSequence, seq)
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	l.mu.Lock()
 	old, before, closed := l.snapshot, l.stats.logBytes, l.closed
-	l.stopSnapshot = func() { cancel(ErrClosed) }
 	l.mu.Unlock()
 	if closed {
 		return ErrClosed
@@ -175,13 +143,13 @@ func (l *Log) Snapshot(ctx context.Context, seq, keep uint64, write func(*Snapsh
 		return nil
 	}
 	info := snapshotInfo{path: path.Join(l.dir, snapshotName(seq)), seq: seq, at: time.Now(), keep: max(keep, old.keep)}
-	if err := l.writeSnapshot(ctx, &info, write); err != nil {
+	if err := l.writeSnapshot(ctx, &info, records); err != nil {
 		return orNoSpace(err)
 	}
 	return l.retire(info, old, before)
 }
 
-func (l *Log) writeSnapshot(ctx context.Context, info *snapshotInfo, write func(*SnapshotWriter) error) (err error) {
+func (l *Log) writeSnapshot(ctx context.Context, info *snapshotInfo, records [][]byte) error {
 	temp := info.path + tempSuffix
 	if err := l.fs.Remove(temp); err != nil && !isNotExist(err) {
 		return err
@@ -190,16 +158,19 @@ func (l *Log) writeSnapshot(ctx context.Context, info *snapshotInfo, write func(
 	if err != nil {
 		return err
 	}
-	w := newSnapshotWriter(ctx, file, snapshotHeader{l.id, info.seq, info.at, info.keep})
-	err = write(w)
+	w := newSnapshotWriter(file, snapshotHeader{l.id, info.seq, info.at, info.keep})
+	for _, r := range records {
+		if err == nil {
+			err = w.add(r)
+		}
+	}
 	if err == nil {
-		err = w.finish()
+		w.mark()
+		err = w.sync()
 	}
 	err = errors.Join(err, file.Close())
 	if err == nil {
-		if err = l.WaitDurable(ctx, info.seq); err != nil && ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
+		err = l.WaitDurable(ctx, info.seq)
 	}
 	if err == nil {
 		err = l.fs.Rename(temp, info.path)
@@ -229,18 +200,18 @@ func (l *Log) retire(info, old snapshotInfo, before int64) error {
 	l.stats.logBytes -= before
 	limit := min(info.keep, l.durable.Load())
 	n := 0
-	for n+1 < len(l.segments) && l.segments[n+1].first <= limit {
+	for n+1 < len(l.segments) && l.segments[n+1].First <= limit {
 		n++
 	}
 	gone := l.segments[:n]
-	l.segments = append([]segmentInfo(nil), l.segments[n:]...)
+	l.segments = slices.Clone(l.segments[n:])
 	l.mu.Unlock()
 	var paths []string
 	if old.path != "" {
 		paths = append(paths, old.path)
 	}
 	for _, s := range gone {
-		paths = append(paths, path.Join(l.dir, segmentName(s.number)))
+		paths = append(paths, path.Join(l.dir, segmentName(s.Number)))
 	}
 	l.discard(paths)
 	return l.fs.SyncDir(l.dir)

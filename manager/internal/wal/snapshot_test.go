@@ -16,10 +16,10 @@ import (
 // state is what a store would have: here just how many records there were.
 func state(n uint64) []byte { return []byte(fmt.Sprintf("state after %d", n)) }
 
-func snapshotOf(n uint64) func(*wal.SnapshotWriter) error {
-	return func(w *wal.SnapshotWriter) error {
-		return errors.Join(w.Add(state(n)), w.Add([]byte("the rest of it")))
-	}
+func snapshotOf(n uint64) [][]byte { return [][]byte{state(n), []byte("the rest of it")} }
+
+func isSnapshotWrite(op faultfs.Op) bool {
+	return op.Kind == faultfs.Write && strings.HasSuffix(op.Path, ".tmp")
 }
 
 // wantState checks that the snapshot of n and the records after it come back.
@@ -50,7 +50,7 @@ func TestSnapshotReplacesSegments(t *testing.T) {
 	last := appendAll(t, l, 1, 300)
 	before := countSuffix(fs.Names(), ".wal")
 	for _, n := range []uint64{0, 250, 100, 250} { // nothing new in the first and the last two
-		if err := l.Snapshot(t.Context(), n, n+1, snapshotOf(n)); err != nil {
+		if err := l.Snapshot(t.Context(), n, n+1, snapshotOf(n)...); err != nil {
 			t.Fatalf("Snapshot(%d): %v", n, err)
 		}
 	}
@@ -69,7 +69,7 @@ func TestSnapshotReplacesSegments(t *testing.T) {
 	if r := l.Recovery(); r.SnapshotSequence != 250 || r.SnapshotRecords != 2 || r.Records != int(last-250) || r.LogBytes == 0 {
 		t.Errorf("recovery %+v", r)
 	}
-	if err := l.Snapshot(t.Context(), last, last+1, snapshotOf(last)); err != nil {
+	if err := l.Snapshot(t.Context(), last, last+1, snapshotOf(last)...); err != nil {
 		t.Fatal(err)
 	}
 	if b := l.Stats().LogBytes; b != 0 {
@@ -86,7 +86,7 @@ func TestSnapshotOfEverythingThenNothing(t *testing.T) {
 	l, _ := mustOpen(t, options(fs))
 	for round := uint64(1); round <= 5; round++ {
 		last := appendAll(t, l, 1, 100)
-		if err := l.Snapshot(t.Context(), last, last+1, snapshotOf(last)); err != nil {
+		if err := l.Snapshot(t.Context(), last, last+1, snapshotOf(last)...); err != nil {
 			t.Fatal(err)
 		}
 		mustClose(t, l)
@@ -107,27 +107,34 @@ func TestSnapshotWhileAppending(t *testing.T) {
 	fs := &faultfs.FS{}
 	l, _ := mustOpen(t, options(fs))
 	appendAll(t, l, 1, 100)
-	err := l.Snapshot(t.Context(), 100, 100+1, func(w *wal.SnapshotWriter) error {
-		mustWait(t, l, appendAll(t, l, 101, 200))
-		if err := l.Snapshot(t.Context(), 150, 150+1, snapshotOf(150)); !errors.Is(err, wal.ErrSnapshotRunning) {
-			t.Errorf("a second snapshot: %v", err)
-		}
-		return snapshotOf(100)(w)
-	})
-	if err != nil {
+	g := newGate(fs, isSnapshotWrite)
+	done := make(chan error)
+	go func() { done <- l.Snapshot(t.Context(), 100, 100+1, snapshotOf(100)...) }()
+	<-g.entered
+	mustWait(t, l, appendAll(t, l, 101, 200))
+	go func() { done <- l.Snapshot(t.Context(), 100, 100+1, snapshotOf(100)...) }() // waits for the first one
+	g.release()
+	if err := errors.Join(<-done, <-done); err != nil {
 		t.Fatal(err)
 	}
-	g := newGate(fs, func(op faultfs.Op) bool { return isSync(op) && strings.HasSuffix(op.Path, ".wal") })
+	wrote := make(chan struct{}, 2)
+	g = newGate(fs, func(op faultfs.Op) bool {
+		if isSync(op) && strings.HasSuffix(op.Path, ".tmp") {
+			wrote <- struct{}{}
+		}
+		return isSync(op) && strings.HasSuffix(op.Path, ".wal")
+	})
 	mustAppend(t, l, body(201))
 	<-g.entered
-	done := make(chan error)
-	wrote := make(chan struct{})
-	go func() {
-		done <- l.Snapshot(t.Context(), 201, 201+1, func(w *wal.SnapshotWriter) error {
-			close(wrote)
-			return snapshotOf(201)(w)
-		})
-	}()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := l.Snapshot(ctx, 201, 201+1, snapshotOf(201)...); !errors.Is(err, context.Canceled) {
+		t.Errorf("a snapshot of a record that is not durable: %v", err)
+	}
+	if <-wrote; countSuffix(fs.Names(), ".tmp") != 0 {
+		t.Errorf("files are %v", fs.Names())
+	}
+	go func() { done <- l.Snapshot(t.Context(), 201, 201+1, snapshotOf(201)...) }()
 	<-wrote
 	image := fs.Crash()
 	if countSuffix(image.Names(), ".snap") != 1 {
@@ -151,18 +158,14 @@ func TestFailedSnapshotKeepsTheLog(t *testing.T) {
 	l, _ := mustOpen(t, options(fs))
 	last := appendAll(t, l, 1, 100)
 	mustWait(t, l, last)
-	refused := errors.New("refused")
 	for name, c := range map[string]struct {
-		want error
-		ctx  func() context.Context
-		fn   func(*wal.SnapshotWriter) error
-		seq  uint64
-		kind string
+		want    error
+		records [][]byte
+		seq     uint64
+		kind    string
 	}{
-		"refused":         {want: refused, fn: func(*wal.SnapshotWriter) error { return refused }},
-		"empty record":    {want: wal.ErrTooLarge, fn: func(w *wal.SnapshotWriter) error { return w.Add(nil) }},
+		"empty record":    {want: wal.ErrTooLarge, records: [][]byte{state(last), nil}},
 		"of the future":   {want: wal.ErrSequence, seq: last + 1},
-		"context":         {want: context.Canceled, ctx: func() context.Context { ctx, cancel := context.WithCancel(t.Context()); cancel(); return ctx }},
 		"EIO on create":   {want: syscall.EIO, kind: faultfs.Create},
 		"EIO on write":    {want: syscall.EIO, kind: faultfs.Write},
 		"EIO on sync":     {want: syscall.EIO, kind: faultfs.Sync},
@@ -172,12 +175,8 @@ func TestFailedSnapshotKeepsTheLog(t *testing.T) {
 	} {
 		image := fs.Clone()
 		l, _ := mustOpen(t, options(image))
-		ctx := t.Context()
-		if c.ctx != nil {
-			ctx = c.ctx()
-		}
-		if c.fn == nil {
-			c.fn = snapshotOf(last)
+		if c.records == nil {
+			c.records = snapshotOf(last)
 		}
 		if c.seq == 0 {
 			c.seq = last
@@ -202,7 +201,7 @@ func TestFailedSnapshotKeepsTheLog(t *testing.T) {
 				return strings.HasSuffix(op.Path, ".tmp")
 			})
 		}
-		if err := l.Snapshot(ctx, c.seq, c.seq+1, c.fn); !errors.Is(err, c.want) {
+		if err := l.Snapshot(t.Context(), c.seq, c.seq+1, c.records...); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
 		image.SetHook(nil)
@@ -225,7 +224,7 @@ func TestFailedSnapshotKeepsTheLog(t *testing.T) {
 			}
 			mustClose(t, l)
 		}
-		if err := l.Snapshot(t.Context(), next, next+1, snapshotOf(next)); err != nil {
+		if err := l.Snapshot(t.Context(), next, next+1, snapshotOf(next)...); err != nil {
 			t.Errorf("%s: the next snapshot: %v", name, err)
 		}
 		if image.Content(segment(1)) != nil {
@@ -253,14 +252,10 @@ func TestSnapshotKeepsTheLastSegmentOnDisk(t *testing.T) {
 	if err := l.WaitRoom(t.Context(), len(big)); err != nil { // the next segment is prepared
 		t.Fatal(err)
 	}
-	var g *gate
-	err := l.Snapshot(t.Context(), last, last+1, func(w *wal.SnapshotWriter) error {
-		g = newGate(fs, func(op faultfs.Op) bool { return isSync(op) && op.Path == segment(2) })
-		mustAppend(t, l, big)
-		<-g.entered
-		return snapshotOf(last)(w)
-	})
-	if err != nil {
+	g := newGate(fs, func(op faultfs.Op) bool { return isSync(op) && op.Path == segment(2) })
+	mustAppend(t, l, big)
+	<-g.entered
+	if err := l.Snapshot(t.Context(), last, last+1, snapshotOf(last)...); err != nil {
 		t.Fatal(err)
 	}
 	image := fs.Crash()
@@ -294,7 +289,7 @@ func TestSnapshotWithoutADurableName(t *testing.T) {
 			}
 			return nil
 		})
-		err := l.Snapshot(t.Context(), c.last, c.last+1, snapshotOf(c.last))
+		err := l.Snapshot(t.Context(), c.last, c.last+1, snapshotOf(c.last)...)
 		fs.SetHook(nil)
 		if (err != nil) != c.fails || c.fails && failed != 1 {
 			t.Fatalf("Snapshot(%d): %v", c.last, err)
@@ -319,31 +314,28 @@ func TestSnapshotWithoutADurableName(t *testing.T) {
 	mustClose(t, l)
 }
 
-// Close stops a snapshot, and waits for it.
-func TestCloseStopsSnapshot(t *testing.T) {
+// Close waits for a snapshot.
+func TestCloseWaitsForASnapshot(t *testing.T) {
 	fs := &faultfs.FS{}
 	l, _ := mustOpen(t, options(fs))
 	last := appendAll(t, l, 1, 50)
-	started, done := make(chan struct{}), make(chan error)
-	go func() {
-		done <- l.Snapshot(t.Context(), last, last+1, func(w *wal.SnapshotWriter) error {
-			close(started)
-			for {
-				if err := w.Add(make([]byte, 100<<10)); err != nil {
-					return err
-				}
-			}
-		})
-	}()
-	<-started
-	mustClose(t, l)
-	if countSuffix(fs.Names(), ".tmp") != 0 {
-		t.Errorf("after Close there are %v", fs.Names())
+	g := newGate(fs, isSnapshotWrite)
+	done, closed := make(chan error, 1), make(chan error, 1)
+	go func() { done <- l.Snapshot(t.Context(), last, last+1, snapshotOf(last)...) }()
+	<-g.entered
+	go func() { closed <- l.Close() }()
+	awaitClosed(t, l)
+	g.release()
+	if err := <-closed; err != nil {
+		t.Errorf("Close: %v", err)
 	}
-	if err := <-done; !errors.Is(err, wal.ErrClosed) {
-		t.Errorf("Snapshot: %v, want ErrClosed", err)
+	if names := fs.Names(); countSuffix(names, ".tmp") != 0 || countSuffix(names, ".snap") != 1 {
+		t.Errorf("after Close there are %v", names)
 	}
-	if err := l.Snapshot(t.Context(), last, last+1, snapshotOf(last)); !errors.Is(err, wal.ErrClosed) {
+	if err := <-done; err != nil {
+		t.Errorf("Snapshot: %v", err)
+	}
+	if err := l.Snapshot(t.Context(), last, last+1, snapshotOf(last)...); !errors.Is(err, wal.ErrClosed) {
 		t.Errorf("Snapshot of a closed log: %v", err)
 	}
 }
@@ -382,7 +374,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 						}
 						acked = appended
 						if appended%36 == 0 {
-							if err := l.Snapshot(t.Context(), appended, appended+1, snapshotOf(appended)); err != nil {
+							if err := l.Snapshot(t.Context(), appended, appended+1, snapshotOf(appended)...); err != nil {
 								return err
 							}
 							snapshots++
@@ -464,7 +456,7 @@ func TestRollLetsASnapshotDeleteEverythingBefore(t *testing.T) {
 	if n := l.Stats().Segments; n != 2 {
 		t.Fatalf("%d segments after a roll", n)
 	}
-	if err := l.Snapshot(t.Context(), 5, 5+1, snapshotOf(5)); err != nil {
+	if err := l.Snapshot(t.Context(), 5, 5+1, snapshotOf(5)...); err != nil {
 		t.Fatal(err)
 	}
 	if n := l.Stats().Segments; n != 1 {

@@ -40,7 +40,7 @@ func (l *Log) Stats() Stats {
 		DiskBytes: l.snapshot.bytes, NoSpace: l.noSpace != nil, Undeleted: len(l.undeleted),
 	}
 	for _, seg := range l.segments {
-		s.DiskBytes += seg.capacity
+		s.DiskBytes += seg.Capacity
 	}
 	for _, seg := range l.spares {
 		s.DiskBytes += seg.capacity

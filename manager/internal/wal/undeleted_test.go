@@ -35,7 +35,7 @@ func TestAFileThatCannotBeDeleted(t *testing.T) {
 	round := func(last uint64) {
 		t.Helper()
 		mustWait(t, l, appendAll(t, l, l.Last()+1, last))
-		if err := l.Snapshot(t.Context(), last, last+1, snapshotOf(last)); err != nil {
+		if err := l.Snapshot(t.Context(), last, last+1, snapshotOf(last)...); err != nil {
 			t.Errorf("snapshot of %d: %v", last, err)
 		}
 		for n := 2; n < int(l.Stats().Segments); n++ {

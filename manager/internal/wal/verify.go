@@ -82,16 +82,32 @@ type DirStats struct {
 	SnapshotBytes    int64
 }
 
-// InspectOptions are for the offline functions Verify and Dump. The zero value
-// of a field means its default.
+// Entry is a record as InspectOptions.Check gets it.
+type Entry struct {
+	// File is the path of the segment or snapshot. Segment is the segment's number, 0 for a snapshot. Offset is the
+	// record's offset in the file in bytes.
+	File    string
+	Segment uint64
+	Offset  int64
+	// Sequence number; in a snapshot, the running number of the record.
+	Sequence uint64
+	// Batch is the sequence number of the first record of this record's group commit; 0 in a snapshot.
+	Batch uint64
+	// Body is valid during the call.
+	Body []byte
+	// Replaced is true for a record that the snapshot replaced. Open does not read it.
+	Replaced bool
+}
+
+// InspectOptions are for Verify. The zero value of a field means its default.
 type InspectOptions struct {
 	// FS as in Options.
 	FS vfs.FS
 	// Begin, when set, is called once before any record, with the log's ID and the sequence number of its snapshot, 0
-	// without one. It is not called when no file's header can be read. Verify and Dump return its error.
+	// without one. It is not called when no file's header can be read. Verify returns its error.
 	Begin func(id string, snapshot uint64) error
-	// Check, when set, is called by Verify for each record, in the order in which Dump passes them. Its error becomes a
-	// complaint.
+	// Check, when set, is called for each record that can be read: first those of the snapshot in force, then those of
+	// the segments, including the ones that the snapshot replaced. Its error becomes a complaint.
 	Check func(Entry) error
 }
 

@@ -10,7 +10,6 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/member"
 	"github.com/oncegate/oncegate/manager/internal/store/state"
-	"github.com/oncegate/oncegate/manager/internal/wal"
 )
 
 // overhead is about what a version in a layer takes besides its key, its sort keys and its value.
@@ -290,7 +289,7 @@ func (s *Store) retireLog(ctx context.Context) error {
 	if s.opts.Keep != nil {
 		keep = max(1, min(keep, s.opts.Keep()))
 	}
-	return s.log.Snapshot(ctx, seq, keep, func(w *wal.SnapshotWriter) error { return w.Add(pointer) })
+	return s.log.Snapshot(ctx, seq, keep, pointer)
 }
 
 func (s *Store) wantFlush() {

@@ -39,7 +39,7 @@ func newImport(t *testing.T, fs *faultfs.FS) (want []string) {
 			t.Fatal(err)
 		}
 	}
-	must(im.Snapshot(t.Context(), 7, time.Now()))
+	must(im.Snapshot(7, time.Now()))
 	body := func(from, n int) []byte {
 		b := appendHeader(nil, time.Now())
 		for i := from; i < from+n; i++ {
@@ -50,7 +50,7 @@ func newImport(t *testing.T, fs *faultfs.FS) (want []string) {
 		return b
 	}
 	for i := 0; i < imported; i += 4 {
-		must(im.AddSnapshot(body(i, 4)))
+		must(im.Append(body(i, 4)))
 	}
 	must(im.Segment(1, 8, 64<<10))
 	must(im.Append(body(imported, 1)))

@@ -15,7 +15,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/wal"
 )
 
-// InspectOptions are for Verify and Dump, which only read. The zero value of a field means its default.
+// InspectOptions are for Verify, which only reads. The zero value of a field means its default.
 type InspectOptions struct {
 	// Log is about the log. Its Check gets the records of the state as well. Its Begin must be nil.
 	Log wal.InspectOptions
@@ -36,8 +36,8 @@ type Report struct {
 
 // StateReport sums up a state.
 type StateReport struct {
-	// InForce says that a start uses the state. It does not when there is none, when an import into it did not end, and
-	// when it does not belong to the log.
+	// InForce says that a start uses the state, if there are no Refusals. It does not when there is none, when an import
+	// into it did not end, and when it does not belong to the log.
 	InForce bool
 	// Sequence is that of the last log record that the state has.
 	Sequence uint64
@@ -52,8 +52,10 @@ type StateReport struct {
 // Refused reports whether Open would fail.
 func (r *Report) Refused() bool { return r.Damaged() || len(r.Refusals) > 0 }
 
-// Verify checks the log in dir and the state beside it as wal.Verify checks a log. It passes the records of the state as
-// Dump does. A record of the log that the state has is wal.Entry.Replaced.
+// Verify checks the log in dir and the state beside it as wal.Verify checks a log. It passes the records of the state, and
+// then those of the log. A record of the state is a wal.Entry with the state's directory as its File, the state's
+// Sequence, and a write set that puts this record at the zero time of Unix. A record of the log that the state has is
+// wal.Entry.Replaced.
 func Verify(ctx context.Context, dir string, opts InspectOptions) (*Report, error) {
 	v := inspection{ctx: ctx, dir: path.Join(dir, StateDir), opts: opts, pass: opts.Log.Check}
 	if v.pass == nil {
@@ -65,8 +67,8 @@ func Verify(ctx context.Context, dir string, opts InspectOptions) (*Report, erro
 		return nil, err
 	}
 	v.report.Complaints = append(v.complaints, v.report.Complaints...)
-	if !v.report.Damaged() {
-		v.end(v.report.LastSequence)
+	if st := v.report.State; !v.report.Damaged() && st.InForce && st.Sequence > v.report.LastSequence {
+		v.refuse(errAhead(v.dir, st.Sequence, v.report.LastSequence))
 	}
 	return &v.report, nil
 }
@@ -91,48 +93,19 @@ func Repair(ctx context.Context, dir string) (done *state.Repaired, err error) {
 	return done, err
 }
 
-// Dump calls fn for the records of the state in dir, and then for those of the log as wal.Dump does. A record of the state
-// is a wal.Entry with the state's directory as its File, the state's Sequence, and a write set that puts this record at
-// the zero time of Unix. After the last record Dump returns an error if the state is damaged or does not fit the log.
-func Dump(ctx context.Context, dir string, opts InspectOptions, fn func(wal.Entry) error) error {
-	v := inspection{ctx: ctx, dir: path.Join(dir, StateDir), opts: opts, pass: fn, dump: true}
-	opts.Log.Begin = v.begin
-	if err := wal.Dump(ctx, dir, opts.Log, v.entry); err != nil {
-		return err
-	}
-	v.end(max(v.last, v.snapshot))
-	failed := v.report.Refusals
-	if damage := v.report.State.Damage; len(damage) > 0 {
-		failed = append(failed, errors.New(damage[0].String()))
-	}
-	if len(failed) == 2 {
-		return fmt.Errorf("%w: %w", failed[0], failed[1])
-	}
-	return errors.Join(failed...)
-}
-
 type inspection struct {
 	ctx  context.Context
 	dir  string // of the state
 	opts InspectOptions
 	pass func(wal.Entry) error
-	dump bool // an error of pass ends everything
 
 	report     Report
 	complaints []wal.Complaint
 	snapshot   uint64
-	last       uint64 // record of the log
 	buf        []byte
 }
 
 func (v *inspection) refuse(err error) { v.report.Refusals = append(v.report.Refusals, err) }
-
-// end compares the state with the last record of the log.
-func (v *inspection) end(last uint64) {
-	if st := &v.report.State; st.InForce && st.Sequence > last {
-		v.refuse(errAhead(v.dir, st.Sequence, last))
-	}
-}
 
 // begin reads the state.
 func (v *inspection) begin(id string, snapshot uint64) (err error) {
@@ -159,7 +132,7 @@ func (v *inspection) begin(id string, snapshot uint64) (err error) {
 			err = fmt.Errorf("%w: %w", ErrState, err)
 		}
 		v.refuse(err)
-		if !v.dump || errors.Is(err, ErrState) {
+		if errors.Is(err, ErrState) {
 			st.Damage = r.Damage()
 			return nil
 		}
@@ -179,7 +152,7 @@ func (v *inspection) begin(id string, snapshot uint64) (err error) {
 		v.buf = appendPutOf(appendHeader(v.buf[:0], time.Unix(0, 0)), c, key, rec.Value, rec.Entries)
 		e := wal.Entry{File: v.dir, Sequence: st.Sequence, Body: v.buf}
 		if err := v.pass(e); err != nil {
-			return v.complain(wal.Damage, e, err)
+			v.complain(wal.Damage, e, err)
 		}
 		return nil
 	})
@@ -190,15 +163,11 @@ func (v *inspection) begin(id string, snapshot uint64) (err error) {
 	return nil
 }
 
-// complain notes an error of pass, which ends a dump.
-func (v *inspection) complain(s wal.Severity, e wal.Entry, err error) error {
-	if v.dump {
-		return err
-	}
+// complain notes an error of pass.
+func (v *inspection) complain(s wal.Severity, e wal.Entry, err error) {
 	v.complaints = append(v.complaints, wal.Complaint{
 		Severity: s, File: e.File, Segment: e.Segment, Offset: e.Offset, Sequence: e.Sequence, Reason: "the record cannot be used: " + err.Error(),
 	})
-	return nil
 }
 
 // entry passes a record of the log.
@@ -214,13 +183,12 @@ func (v *inspection) entry(e wal.Entry) error {
 		}
 		return v.pass(e)
 	}
-	v.last = e.Sequence
 	if !st.InForce || e.Replaced || e.Sequence > st.Sequence {
 		return v.pass(e)
 	}
 	e.Replaced = true
 	if err := v.pass(e); err != nil {
-		return v.complain(wal.Note, e, err)
+		v.complain(wal.Note, e, err)
 	}
 	return nil
 }
