@@ -1,7 +1,6 @@
 package gate
 
 import (
-	"encoding/binary"
 	"time"
 
 	"github.com/oncegate/oncegate/plugin/cache"
@@ -175,14 +174,7 @@ type Host interface {
 // AppendTarget appends the form in which Proxy-Wasm hosts get the target of a gRPC stream, a serialized
 // envoy.config.core.v3.GrpcService: {envoy_grpc: {cluster_name, authority}}.
 func AppendTarget(dst []byte, cluster, authority string) []byte {
-	inner := make([]byte, 0, len(cluster)+len(authority)+8)
-	for i, text := range [...]string{cluster, authority} {
-		inner = append(inner, byte(i+1)<<3|2)
-		inner = binary.AppendUvarint(inner, uint64(len(text)))
-		inner = append(inner, text...)
-	}
-	dst = binary.AppendUvarint(append(dst, 1<<3|2), uint64(len(inner)))
-	return append(dst, inner...)
+	return appendText(dst, 1, string(appendText(appendText(nil, 1, cluster), 2, authority)))
 }
 
 const methodConnect = "CONNECT"
