@@ -110,6 +110,8 @@ type HookSharedData struct {
 	Status      Status // of a read
 }
 
+const defaultMemoryLimit = 256 << 20
+
 func (c Config) withDefaults() (Config, error) {
 	if c.Guest == nil {
 		return c, errors.New("hostsim: Config.Guest is required")
@@ -137,7 +139,7 @@ func (c Config) withDefaults() (Config, error) {
 		bound("BufferLimit", &c.BufferLimit, 1<<20, 1<<10, 1<<30),
 		bound("MaxStreams", &c.MaxStreams, 16384, 1, 1<<20),
 		bound("MaxNestedReplies", &c.MaxNestedReplies, 304, 1, 4096),
-		bound("MemoryLimit", &c.MemoryLimit, 256<<20, 64<<10, 4<<30),
+		bound("MemoryLimit", &c.MemoryLimit, defaultMemoryLimit, 64<<10, 4<<30),
 		positive("ReloadBackoff", &c.ReloadBackoff, time.Second),
 		positive("StreamIdleTimeout", &c.StreamIdleTimeout, 5*time.Minute),
 	); err != nil {

@@ -34,6 +34,36 @@ func CachedWasm(module []byte, dir string) (Source, error) {
 	return &wasmSource{module: module, cache: cache}, nil
 }
 
+// CheckWasm reports why Start would not load a module with the default memory limit, so that a build can check what it has
+// made. It calls no function of the module; a start section must not call the host.
+func CheckWasm(ctx context.Context, module []byte) (err error) {
+	defer engineFailure(&err)
+	// Nothing runs, so machine code would only cost time.
+	r := wazero.NewRuntimeWithConfig(ctx, wazero.NewRuntimeConfigInterpreter().WithMemoryLimitPages(defaultMemoryLimit>>16))
+	defer r.Close(ctx)
+	compiled, err := loadModule(ctx, r, module)
+	if err == nil {
+		// This finds imports that are not functions.
+		_, err = r.InstantiateModule(ctx, compiled, wazero.NewModuleConfig().WithStartFunctions())
+	}
+	if err != nil {
+		return fmt.Errorf("hostsim: wasm: %w", err)
+	}
+	return nil
+}
+
+// loadModule compiles a module and makes what it may import.
+func loadModule(ctx context.Context, r wazero.Runtime, module []byte) (wazero.CompiledModule, error) {
+	compiled, err := r.CompileModule(ctx, module)
+	if err == nil {
+		err = checkModule(compiled)
+	}
+	if err == nil {
+		err = linkHostFunctions(ctx, r)
+	}
+	return compiled, err
+}
+
 type wasmSource struct {
 	module []byte
 	cache  wazero.CompilationCache
@@ -64,12 +94,7 @@ func (w *wasmSource) load(ctx context.Context, limits guestLimits) (prog program
 		WithCompilationCache(w.cache).WithMemoryLimitPages(pages).WithDebugInfoEnabled(false).
 		WithCloseOnContextDone(limits.callback > 0))
 	p := &wasmProgram{runtime: r, limits: limits}
-	if p.compiled, err = r.CompileModule(ctx, w.module); err == nil {
-		if err = checkModule(p.compiled); err == nil {
-			err = linkHostFunctions(ctx, r)
-		}
-	}
-	if err != nil {
+	if p.compiled, err = loadModule(ctx, r, w.module); err != nil {
 		_ = r.Close(ctx)
 		return nil, fmt.Errorf("hostsim: wasm: %w", err)
 	}

@@ -46,6 +46,9 @@ func TestUnloadableModuleIsRefused(t *testing.T) {
 		"too much memory":         {(&wasmModule{pages: 65536}).ready().bytes(), []string{"memory"}},
 	} {
 		msg := newRig(t, hostsim.Wasm(c.module)).startError(hostsim.Config{})
+		if err := hostsim.CheckWasm(t.Context(), c.module); err == nil || err.Error() != msg {
+			t.Errorf("%s: CheckWasm says %v, Start %s", name, err, msg)
+		}
 		for _, w := range c.want {
 			if !strings.Contains(msg, w) {
 				t.Errorf("%s: error is %q, want %q in it", name, msg, w)
@@ -54,6 +57,9 @@ func TestUnloadableModuleIsRefused(t *testing.T) {
 	}
 	ok := &wasmModule{imports: []wasmImport{{"env.proxy_get_log_level", tI32, tI32}}, funcs: []wasmFunc{{name: "proxy_abi_version_0_2_1", code: body()}}}
 	newRig(t, ok.source()).start(hostsim.Config{})
+	if err := hostsim.CheckWasm(t.Context(), ok.bytes()); err != nil {
+		t.Errorf("CheckWasm of a module that loads: %v", err)
+	}
 }
 
 // A directory keeps machine code for later processes, and is made where it is missing.

@@ -382,14 +382,11 @@ func TestStreamsNeedAClusterOfHTTP2(t *testing.T) {
 	server.Config.Protocols.SetUnencryptedHTTP2(true)
 	server.Start()
 	defer server.Close()
-	clusters := clusterFlag{}
-	for name, scheme := range map[string]string{"h2c": http2Scheme, "plain": ""} {
-		if err := clusters.Set(name + "=" + scheme + server.Listener.Addr().String()); err != nil {
-			t.Fatal(err)
-		}
-	}
+	address := server.Listener.Addr().String()
 	source := hostsim.Native(func(c hostsim.HostCalls) hostsim.Guest { return &asking{HostCalls: c} })
-	r := upWith(t, source, newUpstream(t, echo).addr(), func(o *options) { o.clusters = clusters })
+	r := upWith(t, source, newUpstream(t, echo).addr(), func(o *options) {
+		o.clusters = map[string]string{"h2c": http2Scheme + address, "plain": address}
+	})
 	for cluster, want := range map[string]string{"h2c": "hello", "plain": "the stream ended with status 12"} {
 		req := request(t, http.MethodGet, r.url, nil)
 		req.Header.Set("X-Cluster", cluster)

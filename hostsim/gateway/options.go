@@ -6,12 +6,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -54,11 +52,9 @@ type options struct {
 // allowed. flag.ErrHelp means that the user asked for the usage, which has been written to usage.
 func parseOptions(args []string, usage io.Writer) (*options, error) {
 	var (
-		o          options
+		o          = options{clusters: map[string]string{}, environment: map[string]string{}}
 		wasm, conf string
 		failure    string
-		clusters   = clusterFlag{}
-		env        = envFlag{}
 	)
 	fs := flag.NewFlagSet("gateway", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
@@ -67,8 +63,8 @@ func parseOptions(args []string, usage io.Writer) (*options, error) {
 	fs.StringVar(&conf, "config", "", "the filter's configuration, a `file`; empty: none")
 	fs.StringVar(&o.listen, "listen", "", "`address` to serve, host:port; port 0 takes a free one")
 	fs.StringVar(&o.upstream, "upstream", "", "`address` behind the filter, host:port")
-	fs.Var(clusters, "cluster", "`NAME=host:port` that the filter may call; h2c://host:port speaks HTTP/2, which gRPC streams need; repeatable")
-	fs.Var(env, "env", "`NAME` of an environment variable that the filter may see, as in Envoy's host_env_keys; repeatable; without effect if there is none")
+	fs.Func("cluster", "`NAME=host:port` that the filter may call; h2c://host:port speaks HTTP/2, which gRPC streams need; repeatable", o.setCluster)
+	fs.Func("env", "`NAME` of an environment variable that the filter may see, as in Envoy's host_env_keys; repeatable; without effect if there is none", o.setEnv)
 	fs.StringVar(&o.admin, "admin", "", "`address` of the admin listener; empty: none")
 	fs.IntVar(&o.workers, "workers", min(runtime.GOMAXPROCS(0), 256), "number of workers, each with its own VM, 1 to 256")
 	fs.BoolVar(&o.stopIteration, "allow-on-headers-stop-iteration", false, "as Envoy's PluginConfig field: a pause on headers still delivers the body")
@@ -96,7 +92,6 @@ func parseOptions(args []string, usage io.Writer) (*options, error) {
 	if fs.NArg() > 0 {
 		return nil, fmt.Errorf("unexpected argument %q: everything is a flag", fs.Arg(0))
 	}
-	o.clusters, o.environment = clusters, env
 
 	policies := map[string]hostsim.FailurePolicy{
 		"closed": hostsim.FailClosed, "open": hostsim.FailOpen, "reload": hostsim.FailReload,
@@ -224,52 +219,33 @@ func notOfName(r rune) bool {
 	return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("-._", r))
 }
 
-// clusterFlag collects --cluster NAME=host:port, with http2Scheme before the address or without.
-type clusterFlag map[string]string
-
-// String implements flag.Value.
-func (c clusterFlag) String() string {
-	var parts []string
-	for name, addr := range c {
-		parts = append(parts, name+"="+addr)
-	}
-	slices.Sort(parts)
-	return strings.Join(parts, ",")
-}
-
-// Set implements flag.Value.
-func (c clusterFlag) Set(v string) error {
+// setCluster takes one --cluster NAME=host:port, with http2Scheme before the address or without.
+func (o *options) setCluster(v string) error {
 	name, addr, ok := strings.Cut(v, "=")
 	if !ok || name == "" || len(name) > 255 {
 		return errors.New("must be NAME=host:port or NAME=h2c://host:port, with a name of 1 to 255 bytes")
 	}
-	if _, dup := c[name]; dup {
+	if _, dup := o.clusters[name]; dup {
 		return fmt.Errorf("cluster %q is given twice", name)
 	}
-	if len(c) == maxClusters {
+	if len(o.clusters) == maxClusters {
 		return fmt.Errorf("more than %d clusters", maxClusters)
 	}
 	if err := checkAddress("address", strings.TrimPrefix(addr, http2Scheme), false); err != nil {
 		return fmt.Errorf("%w; allowed are host:port, and h2c://host:port for HTTP/2", err)
 	}
-	c[name] = addr
+	o.clusters[name] = addr
 	return nil
 }
 
-// envFlag collects --env NAME with the values of the process's environment. The command line has names only, because
-// other users of the machine see it.
-type envFlag map[string]string
-
-// String implements flag.Value. It shows no values.
-func (e envFlag) String() string { return strings.Join(slices.Sorted(maps.Keys(e)), ",") }
-
-// Set implements flag.Value.
-func (e envFlag) Set(name string) error {
+// setEnv takes one --env NAME, with the value of the process's environment. The command line has names only, because other
+// users of the machine see it.
+func (o *options) setEnv(name string) error {
 	if name == "" || strings.Contains(name, "=") {
 		return errors.New("must be the NAME of a variable, without a value")
 	}
 	if value, ok := os.LookupEnv(name); ok {
-		e[name] = value
+		o.environment[name] = value
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/tidwall/gjson"
@@ -103,10 +104,8 @@ func readHeaderNames(r *reader, path string, v gjson.Result) (names []string) {
 }
 
 func appendOnce(r *reader, path string, v gjson.Result, list []string, s string) []string {
-	for _, have := range list {
-		if have == s && r.err == nil {
-			r.fail(path, show(v.Raw)+" is listed twice; allowed: once")
-		}
+	if slices.Contains(list, s) {
+		r.fail(path, show(v.Raw)+" is listed twice; allowed: once")
 	}
 	return append(list, s)
 }
@@ -119,13 +118,13 @@ func readPaths(r *reader, path string, v gjson.Result) (paths [][]string) {
 			return s != "" && jsonPath(s)
 		})
 		texts = appendOnce(r, path, v, texts, s)
-		paths = append(paths, segments(s))
+		paths = append(paths, Segments(s))
 	})
 	return paths
 }
 
-// segments splits a path at its dots. A backslash takes the byte after it as it is.
-func segments(path string) (list []string) {
+// Segments splits a path at its dots. A backslash takes the byte after it as it is.
+func Segments(path string) (list []string) {
 	var name []byte
 	for i := 0; i < len(path); i++ {
 		switch {

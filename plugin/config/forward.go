@@ -1,6 +1,10 @@
 package config
 
-import "github.com/tidwall/gjson"
+import (
+	"slices"
+
+	"github.com/tidwall/gjson"
+)
 
 // Forward names the request headers in which upstream gets what the gate knows; empty: it does not get it.
 // The gate removes these headers from what clients send.
@@ -38,10 +42,8 @@ func (f *Forward) check(r *reader, path, keyHeader string) {
 			continue
 		}
 		where := join(join(path, "forward"), h.field)
-		for _, reserved := range reservedNames {
-			if h.name == reserved {
-				r.fail(where, show(`"`+h.name+`"`)+" is the proxy's own; allowed: another header name")
-			}
+		if slices.Contains(reservedNames[:], h.name) {
+			r.fail(where, show(`"`+h.name+`"`)+" is the proxy's own; allowed: another header name")
 		}
 		if i > 0 && h.name == keyHeader {
 			r.fail(where, show(`"`+h.name+`"`)+` is "key.header"; allowed: another header name`)

@@ -7,11 +7,7 @@ import (
 )
 
 func readLookup(r *reader, path string, v gjson.Result) (where string) {
-	r.object(path, v, []field{{"path", func(path string, v gjson.Result) {
-		where = r.text(path, v, `"" or a path of 1 to 2048 bytes of visible ASCII that starts with "/" and has no "?" or "#"`, func(s string) bool {
-			return s == "" || plainPath(s)
-		})
-	}}})
+	r.object(path, v, []field{{"path", func(path string, v gjson.Result) { where = readPlainPath(r, path, v) }}})
 	return where
 }
 

@@ -1,6 +1,9 @@
 package config
 
 import (
+	"slices"
+	"strings"
+
 	"github.com/tidwall/gjson"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -36,42 +39,30 @@ func (r *rule) matches(method, path string) bool {
 	case matchPattern:
 		return r.matchPattern(path)
 	}
-	return len(path) >= len(r.path) && path[:len(r.path)] == r.path
+	return strings.HasPrefix(path, r.path)
 }
 
 func (r *rule) matchMethod(method string) bool {
-	for _, m := range r.methods {
-		if m == method {
-			return true
-		}
-	}
-	return len(r.methods) == 0
+	return len(r.methods) == 0 || slices.Contains(r.methods, method)
 }
 
 // matchPattern compares segment by segment. A slash separates two segments, so
 // "/a" and "/a/" differ.
 func (r *rule) matchPattern(path string) bool {
-	if len(path) == 0 || path[0] != '/' {
+	path, more := strings.CutPrefix(path, "/")
+	if !more {
 		return false
 	}
-	path = path[1:]
 	for i, want := range r.pattern {
-		end := 0
-		for end < len(path) && path[end] != '/' {
-			end++
-		}
-		if want == "*" {
-			if end == 0 {
-				return false
-			}
-		} else if path[:end] != want {
+		var segment string
+		segment, path, more = strings.Cut(path, "/")
+		if segment != want && (want != "*" || segment == "") {
 			return false
 		}
-		if end == len(path) {
+		if !more {
 			// The path ends here, so the pattern must end here too. ** needs a slash.
 			return i == len(r.pattern)-1 && !r.rest
 		}
-		path = path[end+1:]
 	}
 	return r.rest
 }
@@ -85,10 +76,9 @@ func defaultRule() rule {
 // matchFields are the fields that select requests. where gets the name of the path
 // field that was given.
 func matchFields(r *reader, rl *rule, where *string) []field {
-	const allowed = `a path of 1 to 2048 bytes of visible ASCII that starts with "/" and has no "?" or "#"`
 	path := func(name string, set func(path, value string, v gjson.Result)) field {
 		return field{name, func(path string, v gjson.Result) {
-			value := r.text(path, v, allowed, plainPath)
+			value := r.text(path, v, plainPathAllowed, plainPath)
 			if *where != "" {
 				r.fail(path, "given together with "+*where+"; allowed: one of path, path_prefix and path_pattern")
 			}
@@ -122,7 +112,7 @@ func readMethods(r *reader, path string, v gjson.Result) []string {
 	anyMethod := false
 	r.list(path, v, 1, maxMethods, "methods", func(path string, v gjson.Result) {
 		m := r.text(path, v, `a method in upper case, or "*" alone for any`, func(s string) bool {
-			return token(s, 32) && !hasLower(s) && !anyMethod && (s != "*" || len(methods) == 0)
+			return token(s, 32) && s == strings.ToUpper(s) && !anyMethod && (s != "*" || len(methods) == 0)
 		})
 		if m == "*" {
 			anyMethod = true
@@ -133,50 +123,27 @@ func readMethods(r *reader, path string, v gjson.Result) []string {
 	return methods
 }
 
-func hasLower(s string) bool {
-	for i := 0; i < len(s); i++ {
-		if 'a' <= s[i] && s[i] <= 'z' {
-			return true
-		}
-	}
-	return false
-}
+const plainPathAllowed = `a path of 1 to 2048 bytes of visible ASCII that starts with "/" and has no "?" or "#"`
 
 func plainPath(s string) bool {
-	if !api.Visible(s, 1, 2048) || s[0] != '/' {
-		return false
-	}
-	for i := 0; i < len(s); i++ {
-		if s[i] == '?' || s[i] == '#' {
-			return false
-		}
-	}
-	return true
+	return api.Visible(s, 1, 2048) && s[0] == '/' && !strings.ContainsAny(s, "?#")
+}
+
+// readPlainPath reads a path, or "".
+func readPlainPath(r *reader, path string, v gjson.Result) string {
+	return r.text(path, v, `"" or `+plainPathAllowed, func(s string) bool { return s == "" || plainPath(s) })
 }
 
 // parsePattern splits a pattern that starts with a slash into its segments.
 func parsePattern(s string) (segments []string, rest, ok bool) {
-	s = s[1:]
-	for {
-		end := 0
-		for end < len(s) && s[end] != '/' {
-			end++
-		}
-		segment, last := s[:end], end == len(s)
-		switch {
-		case segment == "**":
-			return segments, true, last
-		case segment != "*":
-			for i := 0; i < len(segment); i++ {
-				if segment[i] == '*' {
-					return nil, false, false
-				}
-			}
-		}
-		segments = append(segments, segment)
-		if last {
-			return segments, false, true
-		}
-		s = s[end+1:]
+	segments = strings.Split(s[1:], "/")
+	if last := len(segments) - 1; segments[last] == "**" {
+		segments, rest = segments[:last], true
 	}
+	for _, segment := range segments {
+		if segment != "*" && strings.Contains(segment, "*") {
+			return nil, false, false
+		}
+	}
+	return segments, rest, true
 }

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"bytes"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -45,7 +47,7 @@ func Parse(json []byte) (*Config, error) {
 	if len(json) > maxConfigBytes {
 		return nil, &Error{Reason: strconv.Itoa(len(json)) + " bytes; allowed: up to " + strconv.Itoa(maxConfigBytes)}
 	}
-	if blank(json) {
+	if len(bytes.Trim(json, " \t\r\n")) == 0 {
 		json = []byte("{}")
 	}
 	if !jsonguard.Valid(json) || !utf8.Valid(json) {
@@ -73,15 +75,6 @@ func Parse(json []byte) (*Config, error) {
 		return nil, r.err
 	}
 	return c, nil
-}
-
-func blank(b []byte) bool {
-	for _, c := range b {
-		if c != ' ' && c != '\t' && c != '\n' && c != '\r' {
-			return false
-		}
-	}
-	return true
 }
 
 // defaults returns the built-in values of the fields that exist once.
@@ -156,10 +149,8 @@ func readShards(r *reader, path string, v gjson.Result) (shards []string) {
 		name := r.text(path, v, "a string of 1 to 255 bytes of visible ASCII without a comma", func(s string) bool {
 			return api.Visible(s, 1, api.MaxShardBytes) && !strings.Contains(s, ",")
 		})
-		for _, s := range shards {
-			if s == name {
-				r.refuse(path, v, "each name once")
-			}
+		if slices.Contains(shards, name) {
+			r.refuse(path, v, "each name once")
 		}
 		shards = append(shards, name)
 	})

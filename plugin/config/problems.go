@@ -1,6 +1,7 @@
 package config
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -227,11 +228,7 @@ func (p *Problems) readBody(r *reader, path string, v gjson.Result) {
 	})
 	for rest := p.Body; rest != ""; {
 		word, _, after := nextPlaceholder(rest)
-		known := word == ""
-		for _, w := range placeholders {
-			known = known || w == word
-		}
-		if !known {
+		if word != "" && !slices.Contains(placeholders[:], word) {
 			r.fail(path, "{"+printable(word)+"}; allowed: "+placeholderList)
 			return
 		}

@@ -2,7 +2,9 @@ package config
 
 import (
 	"math"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/tidwall/gjson"
@@ -37,13 +39,7 @@ func (r *reader) object(path string, v gjson.Result, fields []field) {
 	}
 	seen := make([]bool, len(fields))
 	v.ForEach(func(key, value gjson.Result) bool {
-		at := -1
-		for i := range fields {
-			if fields[i].name == key.Str {
-				at = i
-				break
-			}
-		}
+		at := slices.IndexFunc(fields, func(f field) bool { return f.name == key.Str })
 		switch {
 		case at < 0:
 			r.fail(join(path, printable(key.Str)), "unknown field; allowed: "+names(fields))
@@ -107,20 +103,11 @@ func (r *reader) variable(path string, v gjson.Result) string {
 // choice reads one of a few names and returns its position.
 func (r *reader) choice(path string, v gjson.Result, choices ...string) int {
 	if v.Type == gjson.String {
-		for i, c := range choices {
-			if v.Str == c {
-				return i
-			}
+		if at := slices.Index(choices, v.Str); at >= 0 {
+			return at
 		}
 	}
-	allowed := ""
-	for i, c := range choices {
-		if i > 0 {
-			allowed += ", "
-		}
-		allowed += `"` + c + `"`
-	}
-	r.refuse(path, v, allowed)
+	r.refuse(path, v, `"`+strings.Join(choices, `", "`)+`"`)
 	return 0
 }
 
@@ -222,18 +209,8 @@ func token(s string, max int) bool {
 		return false
 	}
 	for i := 0; i < len(s); i++ {
-		c := s[i]
-		switch {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
-		default:
-			const others = "!#$%&'*+-.^_`|~"
-			found := false
-			for j := 0; j < len(others); j++ {
-				found = found || others[j] == c
-			}
-			if !found {
-				return false
-			}
+		if c := s[i]; !letter(c) && (c < '0' || c > '9') && strings.IndexByte("!#$%&'*+-.^_`|~", c) < 0 {
+			return false
 		}
 	}
 	return true

@@ -89,11 +89,7 @@ func routeFields(r *reader, t *Route) []field {
 			r.object(path, v, []field{{"header", func(path string, v gjson.Result) { t.ReplayHeader = readOwnHeader(r, path, v) }}})
 		}},
 		{"problems", func(path string, v gjson.Result) { readProblems(r, path, v, &t.Problems) }},
-		{"lifetime_path", func(path string, v gjson.Result) {
-			t.LifetimePath = r.text(path, v, `"" or a path of 1 to 2048 bytes of visible ASCII that starts with "/" and has no "?" or "#"`, func(s string) bool {
-				return s == "" || plainPath(s)
-			})
-		}},
+		{"lifetime_path", func(path string, v gjson.Result) { t.LifetimePath = readPlainPath(r, path, v) }},
 		{"resumable", func(path string, v gjson.Result) { t.Resumable = r.boolean(path, v) }},
 		{"jsonrpc", func(path string, v gjson.Result) { t.JSONRPC = r.boolean(path, v) }},
 		{"anonymous", func(path string, v gjson.Result) {
@@ -141,9 +137,7 @@ func readUpstream(r *reader, path string, v gjson.Result, u *Upstream) {
 		{"cluster", func(path string, v gjson.Result) {
 			u.Cluster = r.text(path, v, `"" or 1 to 255 bytes of visible ASCII`, func(s string) bool { return api.Visible(s, 0, 255) })
 		}},
-		{"timeout_ms", func(path string, v gjson.Result) {
-			u.Timeout = time.Duration(r.integer(path, v, 1, 86400000)) * time.Millisecond
-		}},
+		{"timeout_ms", func(path string, v gjson.Result) { u.Timeout = r.millis(path, v, 1, 86400000) }},
 	})
 }
 

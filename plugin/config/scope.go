@@ -1,6 +1,7 @@
 package config
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -63,10 +64,8 @@ func readScope(r *reader, path string, v gjson.Result) []ScopePart {
 			p, ok = parseScopePart(s)
 			return ok
 		})
-		for i := range parts {
-			if parts[i].Text == p.Text && r.err == nil {
-				r.fail(path, show(v.Raw)+" is listed twice; allowed: once")
-			}
+		if slices.ContainsFunc(parts, func(have ScopePart) bool { return have.Text == p.Text }) {
+			r.fail(path, show(v.Raw)+" is listed twice; allowed: once")
 		}
 		parts = append(parts, p)
 	})
@@ -113,19 +112,14 @@ func metadataProperty(kind, name string) (property []string, ok bool) {
 		name = jwtNamespace + ":" + name
 	}
 	namespace, field, _ := strings.Cut(name, ":")
-	property = append([]string{"metadata", "filter_metadata", namespace}, segments(field)...)
+	property = append([]string{"metadata", "filter_metadata", namespace}, Segments(field)...)
 	return property, token(namespace, 128) && field != "" && jsonPath(field)
 }
 
 // checkScope refuses a scope that is the same for all callers, unless that is asked for.
 func (t *Route) checkScope(r *reader, path string) {
-	if t.Anonymous == AnonymousShared {
+	if t.Anonymous == AnonymousShared || slices.ContainsFunc(t.Scope, func(p ScopePart) bool { return p.Caller() }) {
 		return
-	}
-	for i := range t.Scope {
-		if t.Scope[i].Caller() {
-			return
-		}
 	}
 	r.fail(join(path, "scope"), `has no part that tells callers apart; allowed: one of "header:", "jwt:", "metadata:", "filter_state:" or "certificate:", or "anonymous": "shared"`)
 }

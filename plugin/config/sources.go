@@ -1,6 +1,7 @@
 package config
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -49,19 +50,12 @@ func readSources(r *reader, path string, v gjson.Result) (sources []Source) {
 			s, ok = parseSource(text)
 			return ok
 		})
-		for _, have := range sources {
-			if have.Text == s.Text && r.err == nil {
-				r.fail(path, show(v.Raw)+" is listed twice; allowed: once")
-			}
+		if slices.ContainsFunc(sources, func(have Source) bool { return have.Text == s.Text }) {
+			r.fail(path, show(v.Raw)+" is listed twice; allowed: once")
 		}
 		sources = append(sources, s)
 	})
-	for i := range sources {
-		if !sources[i].Optional {
-			return sources
-		}
-	}
-	if len(sources) > 0 {
+	if len(sources) > 0 && !slices.ContainsFunc(sources, func(s Source) bool { return !s.Optional }) {
 		r.fail(path, `all sources are optional; allowed: at least one without "?", which says whether a request has a key`)
 	}
 	return sources
@@ -129,12 +123,7 @@ func (k *Key) ToldInBody() bool {
 
 // InBody reports whether the key, or a part of it, is in the body.
 func (k *Key) InBody() bool {
-	for i := range k.Sources {
-		if k.Sources[i].Kind == SourceJSON {
-			return true
-		}
-	}
-	return k.JSONPath != ""
+	return k.JSONPath != "" || slices.ContainsFunc(k.Sources, func(s Source) bool { return s.Kind == SourceJSON })
 }
 
 // checkSources refuses sources that cannot work. path is the key's.

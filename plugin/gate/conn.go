@@ -2,7 +2,6 @@ package gate
 
 import (
 	"time"
-	"unsafe"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/cache"
@@ -36,7 +35,7 @@ const (
 	pingNumber   = 1 // of the call that asks for a sign of life
 )
 
-// ledger sends calls to the managers. It stores the calls that it could not deliver; see retry.go.
+// ledger sends calls to the managers. It stores the calls that it could not deliver; see shard.go.
 //
 // Calls are in slices and not in a map: TinyGo's garbage collector does not treat a pointer that was looked up in a map as
 // a root. If the pointer is then deleted from the map, its target can be freed while it is in use. Pointers from a slice
@@ -374,28 +373,6 @@ func (l *ledger) onMessage(id uint32, size int) {
 	}
 	r.at = now
 	l.settle(c, &r)
-}
-
-// mark is what this VM remembers of a shard's ledger.
-type mark struct {
-	text   []byte // empty: nothing
-	at     int64  // when the ledger answered last
-	shared bool   // shared data have nothing that this VM has not known
-}
-
-// view is the mark's text. It is valid until the mark changes.
-func (m *mark) view() string { return unsafe.String(unsafe.SliceData(m.text), len(m.text)) }
-
-// ledgerID is the part of a mark that says which ledger it is of.
-func ledgerID(text string) string { return text[:min(len(text), api.MarkIDBytes)] }
-
-// advance takes the mark of an answer over if it is of the ledger that the gate remembers. False: it is not.
-func (m *mark) advance(text string, now int64) bool {
-	if len(text) > api.MaxMarkBytes || len(m.text) == 0 || ledgerID(text) != ledgerID(m.view()) {
-		return false
-	}
-	m.text, m.at = append(m.text[:0], text...), now
-	return true
 }
 
 // conn returns the connection with this id; nil: it was closed.

@@ -178,20 +178,19 @@
 //	conn.go            how calls and replies travel: connections
 //	response.go        upstream's answer
 //	record.go          attempts and reservations, and how an answer is recorded in the ledger and in the cache
-//	plugin.go          the callbacks of a VM, and its work outside of streams; metrics
+//	plugin.go          a VM: its start, its callbacks, its work outside of streams, its end
 //
 // The others have what happens beside it:
 //
-//	host.go, start.go  what the gate needs of the proxy, names of headers and properties; how a VM starts and ends
+//	host.go            what the gate needs of the proxy; names of headers and properties; metrics
 //	requestbody.go     bodies of requests, and bodies that stand still
 //	answer.go          the gate's own replies: replays, and replies that wait for the ends of their requests
 //	problems.go        refusals
 //	waiting.go         duplicates that wait
 //	lookup.go          clients that ask what became of a request, or prefer 202 to a long wait
 //	reservation.go     renewals; reservations that end without an answer to record
-//	retry.go           calls that are sent again
 //	failure.go         connections that end, and calls that fail
-//	shard.go           what the gate knows of each manager
+//	shard.go           what the gate knows of each manager, and the calls that it stores for it
 //	protocol.go        unary gRPC calls, JSON-RPC, and Iceberg catalogs
 //	upstream.go        the gate's own upstream calls
 //	direct.go          upstream calls that pass no inner listener

@@ -2,6 +2,9 @@ package gate
 
 import (
 	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"strings"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -90,6 +93,135 @@ type Plugin struct {
 	asked        cache.Reservation // argument of Table.Reserve
 	replayed     api.Result        // what replayRaw reads
 	ambiguousLog limitedLog
+}
+
+// New returns a gate that is not started.
+func New(host Host) *Plugin { return &Plugin{host: host} }
+
+// Start reads the configuration and prepares the VM. An error names the field that is wrong and says why; the plugin must
+// then not be used.
+//
+// Hosts also call it on VMs that never get a stream, so it does only what is harmless there: it writes a scratch key and a
+// beat, registers a queue, and defines metrics.
+func (p *Plugin) Start(configuration []byte) error {
+	cfg, err := config.Parse(configuration)
+	if err != nil {
+		return err
+	}
+	token, err := cfg.Manager.Token(p.host.Env)
+	if err != nil {
+		return err
+	}
+	secret, err := cfg.Secret(p.host.Env)
+	if err != nil {
+		return err
+	}
+	p.config = cfg
+	p.metrics.define(p.host)
+	var name [16]byte
+	if !p.host.Random(name[:]) {
+		return errors.New("the host has no randomness to offer")
+	}
+	queue, ok := p.host.RegisterQueue("oncegate." + hex.EncodeToString(name[:]))
+	if !ok {
+		return errors.New("the host refused to register a shared queue")
+	}
+	p.queue = queue
+	semantics := cache.Probe(p.host, cachePrefix)
+	if !semantics.Usable {
+		p.host.Log(LevelWarn, "oncegate: shared data is not usable here; every request asks the ledger")
+	}
+	p.table = cache.New(p.host, semantics, cache.Options{
+		Prefix:     cachePrefix,
+		MaxEntries: cfg.MaxEntries,
+		MaxBytes:   cfg.MaxBytes,
+		// A body comes with a status and headers.
+		MaxResultBytes: cfg.LargestAnswer() + api.MaxResultHeaderBytes,
+	})
+	p.lastBeat = p.host.Now()
+	p.table.Beat(p.queue, p.lastBeat)
+	p.logShared()
+	p.digester = request.NewDigester(secret)
+	p.calls.init(p, token)
+	p.carrier.p = p
+	p.sweepSize = sweepSets
+	if cfg.CleanupInterval > 0 {
+		perTick := int64(p.table.Buckets()) * int64(tickPeriod) / int64(cfg.CleanupInterval)
+		p.sweepSize = int(min(perTick+1, sweepSets))
+	}
+	if !p.host.SetTick(tickPeriod) {
+		return errors.New("the host refused to set the tick period")
+	}
+	// Messages that are in the queue already raise no callback.
+	p.readQueue()
+	return nil
+}
+
+// cachePrefix is the prefix of all keys that gates use in shared data. An older and a newer gate share them; the version in
+// each record identifies its format.
+const cachePrefix = "oncegate"
+
+// logShared names the routes where callers may share their keys.
+func (p *Plugin) logShared() {
+	if names := p.config.Shared(); len(names) > 0 {
+		p.host.Log(LevelInfo, `oncegate: requests that lack what the scope names share their keys ("anonymous": "shared") in `+strings.Join(names, ", "))
+	}
+}
+
+// Shutdown prepares for the plugin's removal. True: the host may remove it now. False: requests still run and need
+// renewals, or outcomes are on their way to the ledger or the cache. The plugin calls Host.Done once all of them have
+// arrived or run out.
+func (p *Plugin) Shutdown() bool {
+	if p.idle() {
+		p.calls.close()
+		p.calls.connect() // closes them
+		return true
+	}
+	p.shuttingDown = true
+	return false
+}
+
+func (p *Plugin) idle() bool {
+	return p.calls.idle() && p.carrier.idle() && len(p.changes) == 0 && len(p.renewing) == 0
+}
+
+// beat records for the other VMs that this one is alive.
+func (p *Plugin) beat(now int64) {
+	since := now - p.lastBeat
+	if since >= 0 && since < cache.BeatPeriod {
+		return
+	}
+	if since >= beatGap {
+		p.steadySince = now
+	}
+	p.lastBeat = now
+	p.table.Beat(p.queue, now)
+}
+
+// beatGap is the time after which a late beat means that the VM stood still.
+const beatGap = 3 * cache.BeatPeriod
+
+// isDead reports whether the VM of another queue has died. After this VM stood still it judges no other VM until that one
+// had time to beat, because the whole proxy may have stood still.
+func (p *Plugin) isDead(queue uint32, now int64) bool {
+	return queue != p.queue && now-p.lastBeat < beatGap && now-p.steadySince >= 2*cache.BeatPeriod && !p.table.Alive(queue, now)
+}
+
+// reportStats adds to the metrics what the table has counted since the last report.
+func (p *Plugin) reportStats() {
+	stats := p.table.Stats()
+	m := &p.metrics
+	m.add(m.evicted, int64(stats.Evictions-p.reportedStats.Evictions))
+	m.add(m.full, int64(stats.Refused-p.reportedStats.Refused))
+	m.add(m.answersDropped, int64(stats.AnswersDropped-p.reportedStats.AnswersDropped))
+	m.add(m.casRetry, int64(stats.Retries-p.reportedStats.Retries))
+	if stats.Entries != p.reportedStats.Entries {
+		m.record(m.entries, stats.Entries)
+	}
+	if stats.Bytes != p.reportedStats.Bytes {
+		m.record(m.bytes, stats.Bytes)
+	}
+	p.reportedStats = stats
 }
 
 // NewStream returns the state of a new stream.
@@ -318,92 +450,4 @@ func (p *Plugin) number(path ...string) uint64 {
 		return binary.LittleEndian.Uint64(b)
 	}
 	return 0
-}
-
-// metrics are the filter's numbers. All VMs of a process share them by name.
-type metrics struct {
-	host Host
-
-	hitCommitted, hitRejected, waited, miss, mismatch, conflict, notRecorded, notAcceptable     MetricID
-	unknown, invalid, ambiguous, unsupported, bypass, managerError, noBody, fenced              MetricID
-	committed, rejected, released, unknownOutcomes, oversize, abandoned, renewed, lost          MetricID
-	carried, direct, routed, upstream                                                           MetricID
-	call, connects, wait, retries, moved, wrongShard, ledgerChanged, orphaned, waiters, entries MetricID
-	bytes, evicted, full, answersDropped, casRetry                                              MetricID
-}
-
-func (m *metrics) define(host Host) {
-	m.host = host
-	for _, d := range [...]struct {
-		id   *MetricID
-		kind MetricKind
-		name string
-	}{
-		// One of these counts each request that has a key.
-		{&m.hitCommitted, Counter, "oncegate_gate_requests_hit_committed_total"},   // replayed without waiting: committed
-		{&m.hitRejected, Counter, "oncegate_gate_requests_hit_rejected_total"},     // replayed without waiting: rejected
-		{&m.waited, Counter, "oncegate_gate_requests_waited_total"},                // replayed after waiting for the original
-		{&m.miss, Counter, "oncegate_gate_requests_miss_total"},                    // forwarded under a reservation
-		{&m.mismatch, Counter, "oncegate_gate_requests_mismatch_total"},            // 422
-		{&m.conflict, Counter, "oncegate_gate_requests_conflict_total"},            // 409
-		{&m.notRecorded, Counter, "oncegate_gate_requests_not_recorded_total"},     // 410
-		{&m.notAcceptable, Counter, "oncegate_gate_requests_not_acceptable_total"}, // 406
-		{&m.unknown, Counter, "oncegate_gate_requests_outcome_unknown_total"},      // 409: the first request's outcome is unknown
-		{&m.invalid, Counter, "oncegate_gate_requests_invalid_total"},              // 400
-		{&m.ambiguous, Counter, "oncegate_gate_requests_scope_ambiguous_total"},    // 400: the request lacks what its scope names
-		{&m.unsupported, Counter, "oncegate_gate_requests_unsupported_total"},      // 400: CONNECT, an upgrade or gRPC
-		{&m.bypass, Counter, "oncegate_gate_requests_bypass_total"},                // forwarded without protection
-		{&m.managerError, Counter, "oncegate_gate_requests_manager_error_total"},   // 503
-		{&m.noBody, Counter, "oncegate_gate_requests_body_unavailable_total"},      // 500
-		{&m.fenced, Counter, "oncegate_gate_requests_fenced_total"},                // the ledger refused the outcome: it knows another one, or another attempt has the key
-		// What became of reservations.
-		{&m.committed, Counter, "oncegate_gate_outcomes_committed_total"},     // the answer was recorded
-		{&m.rejected, Counter, "oncegate_gate_outcomes_rejected_total"},       // the refusal was recorded
-		{&m.released, Counter, "oncegate_gate_outcomes_released_total"},       // nothing ran, the key is free again
-		{&m.unknownOutcomes, Counter, "oncegate_gate_outcomes_unknown_total"}, // the outcome is unknown
-		{&m.oversize, Counter, "oncegate_gate_outcomes_oversize_total"},       // the answer was recorded without its body
-		{&m.abandoned, Counter, "oncegate_gate_outcomes_abandoned_total"},     // an outcome that never reached the ledger
-		{&m.renewed, Counter, "oncegate_gate_reservations_renewed_total"},     // renewals that the ledger granted
-		{&m.lost, Counter, "oncegate_gate_reservations_lost_total"},           // reservations that another attempt took over while upstream worked
-		// Upstream calls of the gate's own.
-		{&m.carried, Counter, "oncegate_gate_upstream_calls_total"},     // calls made
-		{&m.direct, Counter, "oncegate_gate_upstream_direct_total"},     // those of them that went to the cluster of the request's route
-		{&m.routed, Counter, "oncegate_gate_upstream_routed_total"},     // calls not made although the route asks for it: the router carried the request
-		{&m.upstream, Histogram, "oncegate_gate_upstream_microseconds"}, // duration of the calls, microseconds
-		// Calls to managers, waiting duplicates, and the cache.
-		{&m.call, Histogram, "oncegate_gate_call_microseconds"},                   // time from a call to its reply, microseconds
-		{&m.connects, Counter, "oncegate_gate_connections_total"},                 // connections to managers that were opened
-		{&m.wait, Histogram, "oncegate_gate_wait_milliseconds"},                   // how long duplicates waited, milliseconds
-		{&m.retries, Counter, "oncegate_gate_call_retries_total"},                 // calls that repeat an earlier one
-		{&m.moved, Counter, "oncegate_gate_call_moved_total"},                     // reserves that were sent to the key's new owner next
-		{&m.wrongShard, Counter, "oncegate_gate_call_wrong_shard_total"},          // calls that a manager refused because it is another shard, or another one owns the key
-		{&m.ledgerChanged, Counter, "oncegate_gate_ledger_changed_total"},         // times that a shard's ledger was another one than before
-		{&m.orphaned, Counter, "oncegate_gate_orphans_total"},                     // duplicates that found that the VM that worked on their key is dead
-		{&m.waiters, Gauge, "oncegate_gate_waiters"},                              // duplicates that wait now
-		{&m.entries, Gauge, "oncegate_gate_cache_entries"},                        // entries in the cache
-		{&m.bytes, Gauge, "oncegate_gate_cache_bytes"},                            // bytes of recorded answers in the cache
-		{&m.evicted, Counter, "oncegate_gate_cache_evictions_total"},              // entries that made room for others
-		{&m.full, Counter, "oncegate_gate_cache_full_total"},                      // keys refused because no entry could make room for them
-		{&m.answersDropped, Counter, "oncegate_gate_cache_answers_dropped_total"}, // answers that found no room in the cache
-		{&m.casRetry, Counter, "oncegate_gate_cas_retries_total"},                 // shared-data updates repeated because another VM was faster
-	} {
-		*d.id = host.DefineMetric(d.kind, d.name)
-	}
-}
-
-// count adds one.
-func (m *metrics) count(id MetricID) { m.add(id, 1) }
-
-// add changes a counter or a gauge. It leaves out a change by 0, which a host refuses for counters.
-func (m *metrics) add(id MetricID, delta int64) {
-	if id != 0 && delta != 0 {
-		m.host.AddMetric(id, delta)
-	}
-}
-
-// record sets a gauge, or adds a sample to a histogram. A negative value, from a clock that was set back, counts as 0.
-func (m *metrics) record(id MetricID, value int64) {
-	if id != 0 {
-		m.host.RecordMetric(id, uint64(max(value, 0)))
-	}
 }

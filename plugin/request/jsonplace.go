@@ -6,6 +6,8 @@ import (
 	"unsafe"
 
 	"github.com/tidwall/gjson"
+
+	"github.com/oncegate/oncegate/plugin/config"
 )
 
 // twiceInBody is what is wrong with a name that an object has more than once: the gate and the upstream could take
@@ -16,9 +18,7 @@ const twiceInBody = "there more than once; allowed: once"
 func jsonAt(body []byte, path string) (v gjson.Result, twice bool) {
 	// The results that leave this function are copies.
 	v = gjson.Parse(unsafe.String(unsafe.SliceData(body), len(body)))
-	for path != "" {
-		var name string
-		name, path = cutName(path)
+	for _, name := range config.Segments(path) {
 		n := 0
 		switch at := v; {
 		case at.IsObject():
@@ -51,19 +51,4 @@ func jsonAt(body []byte, path string) (v gjson.Result, twice bool) {
 	}
 	v.Str, v.Raw = strings.Clone(v.Str), strings.Clone(v.Raw)
 	return v, false
-}
-
-// cutName cuts the first name off a path. A backslash makes the next byte part of a name.
-func cutName(path string) (name, rest string) {
-	var b []byte
-	for i := 0; i < len(path); i++ {
-		switch {
-		case path[i] == '.':
-			return string(b), path[i+1:]
-		case path[i] == '\\' && i+1 < len(path):
-			i++
-		}
-		b = append(b, path[i])
-	}
-	return string(b), ""
 }

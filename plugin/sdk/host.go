@@ -173,10 +173,7 @@ func (*host) CallBody(size int) []byte {
 	if size <= 0 {
 		return nil
 	}
-	body, err := proxywasm.GetHttpCallResponseBody(0, size)
-	if err != nil {
-		return nil
-	}
+	body, _ := proxywasm.GetHttpCallResponseBody(0, size) // nil if the host refused
 	return body
 }
 
@@ -222,6 +219,14 @@ func (h *host) Select(stream uint32) bool {
 	return proxywasm.SetEffectiveContext(stream) == nil
 }
 
+// report logs what the host did not do. It reports whether the host did it.
+func report(err error, what, name string) bool {
+	if err != nil {
+		proxywasm.LogError("oncegate: cannot " + what + name + ": " + err.Error())
+	}
+	return err == nil
+}
+
 // RequestHeader implements gate.Host.
 func (*host) RequestHeader(name string) (string, bool) {
 	value, err := proxywasm.GetHttpRequestHeader(name)
@@ -241,17 +246,12 @@ func (h *host) headerMap(kind uint32) [][2]string {
 
 // RemoveRequestHeader implements gate.Host.
 func (*host) RemoveRequestHeader(name string) {
-	if err := proxywasm.RemoveHttpRequestHeader(name); err != nil {
-		proxywasm.LogError("oncegate: cannot remove request header " + name + ": " + err.Error())
-	}
+	report(proxywasm.RemoveHttpRequestHeader(name), "remove request header ", name)
 }
 
 // RequestBody implements gate.Host.
 func (*host) RequestBody(size int) []byte {
-	body, err := proxywasm.GetHttpRequestBody(0, size)
-	if err != nil {
-		return nil
-	}
+	body, _ := proxywasm.GetHttpRequestBody(0, size) // nil if the host refused
 	return body
 }
 
@@ -269,48 +269,33 @@ func (*host) ResponseHeader(name string) (string, bool) {
 
 // SetRequestHeader implements gate.Host.
 func (*host) SetRequestHeader(name, value string) bool {
-	err := proxywasm.ReplaceHttpRequestHeader(name, value)
-	if err != nil {
-		proxywasm.LogError("oncegate: cannot set request header " + name + ": " + err.Error())
-	}
-	return err == nil
+	return report(proxywasm.ReplaceHttpRequestHeader(name, value), "set request header ", name)
 }
 
 // SetResponseHeaders implements gate.Host.
 func (*host) SetResponseHeaders(headers [][2]string) {
-	if err := proxywasm.ReplaceHttpResponseHeaders(headers); err != nil {
-		proxywasm.LogError("oncegate: cannot set response headers: " + err.Error())
-	}
+	report(proxywasm.ReplaceHttpResponseHeaders(headers), "set response headers", "")
 }
 
 // SetResponseHeader implements gate.Host.
 func (*host) SetResponseHeader(name, value string) {
-	if err := proxywasm.ReplaceHttpResponseHeader(name, value); err != nil {
-		proxywasm.LogError("oncegate: cannot set response header " + name + ": " + err.Error())
-	}
+	report(proxywasm.ReplaceHttpResponseHeader(name, value), "set response header ", name)
 }
 
 // RemoveResponseHeader implements gate.Host.
 func (*host) RemoveResponseHeader(name string) {
-	if err := proxywasm.RemoveHttpResponseHeader(name); err != nil {
-		proxywasm.LogError("oncegate: cannot remove response header " + name + ": " + err.Error())
-	}
+	report(proxywasm.RemoveHttpResponseHeader(name), "remove response header ", name)
 }
 
 // ResponseBody implements gate.Host.
 func (*host) ResponseBody(size int) []byte {
-	body, err := proxywasm.GetHttpResponseBody(0, size)
-	if err != nil {
-		return nil
-	}
+	body, _ := proxywasm.GetHttpResponseBody(0, size) // nil if the host refused
 	return body
 }
 
 // ReplaceResponseBody implements gate.Host.
 func (*host) ReplaceResponseBody(b []byte) {
-	if err := proxywasm.ReplaceHttpResponseBody(b); err != nil {
-		proxywasm.LogError("oncegate: cannot replace a response's body: " + err.Error())
-	}
+	report(proxywasm.ReplaceHttpResponseBody(b), "replace a response's body", "")
 }
 
 // ResponseTrailers implements gate.Host.
@@ -320,9 +305,7 @@ func (*host) ResponseTrailers() [][2]string {
 
 // SetResponseTrailers implements gate.Host.
 func (*host) SetResponseTrailers(trailers [][2]string) {
-	if err := proxywasm.ReplaceHttpResponseTrailers(trailers); err != nil {
-		proxywasm.LogError("oncegate: cannot set response trailers: " + err.Error())
-	}
+	report(proxywasm.ReplaceHttpResponseTrailers(trailers), "set response trailers", "")
 }
 
 // Property implements gate.Host.

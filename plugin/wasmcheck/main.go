@@ -1,6 +1,6 @@
-// Command wasmcheck reports whether a Proxy-Wasm module will load in Envoy. It checks that the module imports only functions
-// that Envoy offers to a module of ABI 0.2.0, with the right types, that it is a reactor, and that it does not export
-// malloc. The build runs it on every module that it makes and deletes a module that does not pass.
+// Command wasmcheck reports whether a Proxy-Wasm module will load in Envoy. It checks that hostsim loads the module, that it is
+// a reactor of ABI 0.2.0, and that it does not export malloc. The build runs it on every module that it makes and deletes a
+// module that does not pass.
 //
 //	wasmcheck [--max-bytes N] [--allow-malloc] [--shorten-names] FILE...
 //

@@ -24,23 +24,16 @@ func Source() hostsim.Source { return hostsim.Native(New) }
 func New(calls hostsim.HostCalls) hostsim.Guest {
 	return &guest{
 		calls:   calls,
-		plugins: make(map[uint32]*plugin),
+		plugins: make(map[uint32]*host),
 		streams: make(map[uint32]*gate.Stream),
-		roots:   make(map[uint32]*plugin),
 	}
 }
 
 type guest struct {
 	hostsim.DefaultGuest
 	calls   hostsim.HostCalls
-	plugins map[uint32]*plugin
+	plugins map[uint32]*host
 	streams map[uint32]*gate.Stream
-	roots   map[uint32]*plugin // by stream
-}
-
-type plugin struct {
-	gate *gate.Plugin
-	host *host
 }
 
 // OnContextCreate implements hostsim.Guest.
@@ -48,7 +41,7 @@ func (g *guest) OnContextCreate(id, parent uint32) error {
 	if parent == 0 {
 		h := &host{HostCalls: g.calls, plugin: id}
 		h.gate = gate.New(h)
-		g.plugins[id] = &plugin{gate: h.gate, host: h}
+		g.plugins[id] = h
 		return nil
 	}
 	p := g.plugins[parent]
@@ -56,7 +49,6 @@ func (g *guest) OnContextCreate(id, parent uint32) error {
 		return fmt.Errorf("nativeguest: stream %d of unknown plugin %d", id, parent)
 	}
 	g.streams[id] = p.gate.NewStream(id)
-	g.roots[id] = p
 	return nil
 }
 
@@ -91,9 +83,9 @@ func (g *guest) OnQueueReady(id, queue uint32) error {
 // OnHTTPCallResponse implements hostsim.Guest.
 func (g *guest) OnHTTPCallResponse(id, token uint32, headers, bodySize, trailers int) error {
 	p := g.plugins[id]
-	p.host.answered, p.host.trailers = headers > 0, trailers > 0
+	p.answered, p.trailers = headers > 0, trailers > 0
 	p.gate.OnCallResponse(token, bodySize)
-	p.host.answered = false
+	p.answered = false
 	return nil
 }
 
@@ -109,11 +101,15 @@ func (g *guest) OnGRPCClose(id, token, status uint32) error {
 	return nil
 }
 
+// headersAction is the action for headers and trailers.
 func headersAction(a gate.Action) hostsim.Action {
-	if a == gate.PauseAll {
+	switch a {
+	case gate.Continue:
+		return hostsim.ActionContinue
+	case gate.PauseAll:
 		return 4
 	}
-	return trailersAction(a)
+	return hostsim.ActionPause
 }
 
 func bodyAction(a gate.Action) hostsim.Action {
@@ -128,13 +124,6 @@ func bodyAction(a gate.Action) hostsim.Action {
 	return 2
 }
 
-func trailersAction(a gate.Action) hostsim.Action {
-	if a == gate.Continue {
-		return hostsim.ActionContinue
-	}
-	return hostsim.ActionPause
-}
-
 // OnRequestHeaders implements hostsim.Guest.
 func (g *guest) OnRequestHeaders(id uint32, _ int, end bool) (hostsim.Action, error) {
 	return headersAction(g.streams[id].OnRequestHeaders(end)), nil
@@ -147,7 +136,7 @@ func (g *guest) OnRequestBody(id uint32, size int, end bool) (hostsim.Action, er
 
 // OnRequestTrailers implements hostsim.Guest.
 func (g *guest) OnRequestTrailers(id uint32, _ int) (hostsim.Action, error) {
-	return trailersAction(g.streams[id].OnRequestTrailers()), nil
+	return headersAction(g.streams[id].OnRequestTrailers()), nil
 }
 
 // OnResponseHeaders implements hostsim.Guest.
@@ -162,7 +151,7 @@ func (g *guest) OnResponseBody(id uint32, size int, end bool) (hostsim.Action, e
 
 // OnResponseTrailers implements hostsim.Guest.
 func (g *guest) OnResponseTrailers(id uint32, _ int) (hostsim.Action, error) {
-	return trailersAction(g.streams[id].OnResponseTrailers()), nil
+	return headersAction(g.streams[id].OnResponseTrailers()), nil
 }
 
 // OnLog implements hostsim.Guest: the SDK ends streams here.
@@ -185,7 +174,6 @@ func (g *guest) OnDone(id uint32) (bool, error) {
 func (g *guest) OnDelete(id uint32) error {
 	delete(g.plugins, id)
 	delete(g.streams, id)
-	delete(g.roots, id)
 	return nil
 }
 
@@ -200,6 +188,14 @@ type host struct {
 }
 
 func ok(s hostsim.Status) bool { return s == hostsim.StatusOK }
+
+func headersOf(pairs [][2]string) hostsim.Headers {
+	h := make(hostsim.Headers, len(pairs))
+	for i := range pairs {
+		h[i] = pairs[i]
+	}
+	return h
+}
 
 func (h *host) Get(key string, room []byte) ([]byte, uint32, cache.Status) {
 	value, cas, status := h.GetSharedData(strings.Clone(key))
@@ -287,11 +283,7 @@ func (h *host) Dequeue(queue uint32) ([]byte, bool) {
 }
 
 func (h *host) Call(cluster string, headers [][2]string, body []byte, timeout time.Duration) (uint32, gate.CallStatus) {
-	list := make(hostsim.Headers, len(headers))
-	for i := range headers {
-		list[i] = headers[i]
-	}
-	id, status := h.HTTPCall(cluster, list, body, nil, uint32(timeout/time.Millisecond))
+	id, status := h.HTTPCall(cluster, headersOf(headers), body, nil, uint32(timeout/time.Millisecond))
 	switch status {
 	case hostsim.StatusOK:
 		return id, gate.CallSent
@@ -316,14 +308,14 @@ func (h *host) CallTrailers() [][2]string {
 }
 
 func (h *host) CallBody(size int) []byte {
-	return bytes.Clone(h.buffer(hostsim.BufferHTTPCallBody, 0, size))
+	return bytes.Clone(h.buffer(hostsim.BufferHTTPCallBody, size))
 }
 
-func (h *host) buffer(t hostsim.BufferType, start, size int) []byte {
+func (h *host) buffer(t hostsim.BufferType, size int) []byte {
 	if size <= 0 {
 		return nil
 	}
-	b, status := h.GetBufferBytes(t, uint32(start), uint32(size))
+	b, status := h.GetBufferBytes(t, 0, uint32(size))
 	if !ok(status) {
 		return nil
 	}
@@ -331,11 +323,7 @@ func (h *host) buffer(t hostsim.BufferType, start, size int) []byte {
 }
 
 func (h *host) OpenStream(cluster, authority string, metadata [][2]string) (uint32, gate.CallStatus) {
-	list := make(hostsim.Headers, len(metadata))
-	for i := range metadata {
-		list[i] = metadata[i]
-	}
-	id, status := h.GRPCStream(gate.AppendTarget(nil, cluster, authority), api.StreamService, api.StreamMethod, list)
+	id, status := h.GRPCStream(gate.AppendTarget(nil, cluster, authority), api.StreamService, api.StreamMethod, headersOf(metadata))
 	switch status {
 	case hostsim.StatusOK:
 		return id, gate.CallSent
@@ -351,7 +339,7 @@ func (h *host) CloseStream(id uint32) { h.GRPCCancel(id) }
 
 // StreamMessage gives all messages the same memory, as the wasm module does.
 func (h *host) StreamMessage(size int) []byte {
-	h.message = append(h.message[:0], h.buffer(hostsim.BufferGRPCMessage, 0, size)...)
+	h.message = append(h.message[:0], h.buffer(hostsim.BufferGRPCMessage, size)...)
 	return h.message
 }
 
@@ -386,7 +374,7 @@ func (h *host) RemoveRequestHeader(name string) {
 }
 
 func (h *host) RequestBody(size int) []byte {
-	return bytes.Clone(h.buffer(hostsim.BufferRequestBody, 0, size))
+	return bytes.Clone(h.buffer(hostsim.BufferRequestBody, size))
 }
 
 func (h *host) PrependRequestBody(b []byte) bool {
@@ -405,11 +393,7 @@ func (h *host) SetRequestHeader(name, value string) bool {
 }
 
 func (h *host) SetResponseHeaders(headers [][2]string) {
-	list := make(hostsim.Headers, len(headers))
-	for i := range headers {
-		list[i] = headers[i]
-	}
-	h.SetHeaderMapPairs(hostsim.MapResponseHeaders, list)
+	h.SetHeaderMapPairs(hostsim.MapResponseHeaders, headersOf(headers))
 }
 
 func (h *host) SetResponseHeader(name, value string) {
@@ -421,7 +405,7 @@ func (h *host) RemoveResponseHeader(name string) {
 }
 
 func (h *host) ResponseBody(size int) []byte {
-	return bytes.Clone(h.buffer(hostsim.BufferResponseBody, 0, size))
+	return bytes.Clone(h.buffer(hostsim.BufferResponseBody, size))
 }
 
 func (h *host) ReplaceResponseBody(b []byte) {
@@ -431,11 +415,7 @@ func (h *host) ReplaceResponseBody(b []byte) {
 func (h *host) ResponseTrailers() [][2]string { return h.pairs(hostsim.MapResponseTrailers) }
 
 func (h *host) SetResponseTrailers(trailers [][2]string) {
-	list := make(hostsim.Headers, len(trailers))
-	for i := range trailers {
-		list[i] = trailers[i]
-	}
-	h.SetHeaderMapPairs(hostsim.MapResponseTrailers, list)
+	h.SetHeaderMapPairs(hostsim.MapResponseTrailers, headersOf(trailers))
 }
 
 func (h *host) Property(path ...string) ([]byte, bool) {
@@ -446,11 +426,7 @@ func (h *host) Property(path ...string) ([]byte, bool) {
 func (h *host) SetProperty(name, value string) { h.HostCalls.SetProperty(name, []byte(value)) }
 
 func (h *host) Reply(status, grpcStatus int, details string, headers [][2]string, body []byte) bool {
-	list := make(hostsim.Headers, len(headers))
-	for i := range headers {
-		list[i] = headers[i]
-	}
-	return ok(h.SendLocalResponse(uint32(status), details, body, list, int32(grpcStatus)))
+	return ok(h.SendLocalResponse(uint32(status), details, body, headersOf(headers), int32(grpcStatus)))
 }
 
 func (h *host) ResumeRequest() bool { return ok(h.ContinueStream(hostsim.StreamTypeRequest)) }

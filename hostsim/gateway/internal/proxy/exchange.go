@@ -197,7 +197,7 @@ func (x *exchange) run() (status int) {
 			return status
 		case eventHeaders:
 			if status, err = x.writeHeaders(e); err != nil {
-				x.p.log.Error("bad response headers", "error", err)
+				x.p.cfg.Logger.Error("bad response headers", "error", err)
 				x.stream.ClientReset()
 				return status
 			}

@@ -11,8 +11,7 @@ import (
 	"github.com/oncegate/oncegate/hostsim"
 )
 
-// Config describes a Proxy. All fields but RouteTimeout, Observe and Logger are
-// required. Numbers and times are positive; RouteTimeout may be 0.
+// Config describes a Proxy. All fields but RouteTimeout are required. Numbers and times are positive; RouteTimeout may be 0.
 type Config struct {
 	// Host runs the streams. The caller closes it after the Proxy.
 	Host *hostsim.Host
@@ -31,9 +30,9 @@ type Config struct {
 	// Window bounds the bytes of body queued per stream and direction between the
 	// host and a slow socket.
 	Window int
-	// Observe is called for every request that ended and for every upstream call; nil for none.
+	// Observe is called for every request that ended and for every upstream call.
 	Observe Observer
-	// Logger receives errors inside the proxy; nil drops them.
+	// Logger receives errors inside the proxy.
 	Logger *slog.Logger
 }
 
@@ -50,22 +49,14 @@ type Observer interface {
 type Proxy struct {
 	cfg      Config
 	upstream *upstream
-	log      *slog.Logger
 	active   sync.WaitGroup
 	inFlight atomic.Int64
 }
 
 // New makes a Proxy.
 func New(cfg Config) *Proxy {
-	if cfg.Observe == nil {
-		cfg.Observe = nobody{}
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
 	return &Proxy{
 		cfg: cfg,
-		log: cfg.Logger,
 		upstream: newUpstream(cfg.Upstream, cfg.ConnectTimeout, cfg.RouteTimeout,
 			cfg.MaxConnections, cfg.MaxPending, cfg.MaxHeaderBytes, cfg.Observe.UpstreamDone),
 	}
@@ -130,8 +121,3 @@ func refuse(w http.ResponseWriter, no *refusal) {
 	w.WriteHeader(no.status)
 	_, _ = w.Write([]byte(no.text + "\n")) // a client that has left needs no answer
 }
-
-type nobody struct{}
-
-func (nobody) RequestDone(int)     {}
-func (nobody) UpstreamDone(string) {}

@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -46,7 +45,7 @@ type upstream struct {
 	addr      string
 	timeout   time.Duration // from the request's end to the answer's end; 0: none
 	transport *http.Transport
-	breaker   *breaker
+	slots     chan struct{} // one for each request in progress or pending
 	results   func(result string)
 }
 
@@ -56,12 +55,13 @@ func newUpstream(addr string, connectTimeout, timeout time.Duration, maxActive, 
 	return &upstream{
 		addr:    addr,
 		timeout: timeout,
-		breaker: newBreaker(maxActive, maxPending),
+		slots:   make(chan struct{}, maxActive+maxPending),
 		results: results,
 		transport: &http.Transport{
 			DialContext:            (&net.Dialer{Timeout: connectTimeout}).DialContext,
 			Protocols:              protocols,
 			DisableCompression:     true,
+			MaxConnsPerHost:        maxActive,
 			MaxIdleConns:           maxActive,
 			MaxIdleConnsPerHost:    maxActive,
 			IdleConnTimeout:        upstreamIdle,
@@ -87,12 +87,13 @@ type upstreamCall struct {
 // because its answer is not needed.
 func (c *upstreamCall) run(h hostsim.Headers, end bool) {
 	defer c.cancel(errUnwanted)
-	release, err := c.u.breaker.acquire(c.ctx)
-	if err != nil {
-		c.fail(err)
+	select {
+	case c.u.slots <- struct{}{}:
+		defer func() { <-c.u.slots }()
+	default:
+		c.fail(hostsim.ErrCircuitBreaker)
 		return
 	}
-	defer release()
 
 	body := &requestBody{ctx: c.ctx, q: c.q, ended: end}
 	if c.u.timeout > 0 {
@@ -176,7 +177,7 @@ func (c *upstreamCall) fail(err error) {
 // classify converts an error to the failure that Envoy's router would report. Zero means that nobody waits for the
 // answer.
 func classify(cause, err error) (f hostsim.UpstreamFailure, detail, result string) {
-	if errors.Is(err, errOverflow) {
+	if errors.Is(err, hostsim.ErrCircuitBreaker) {
 		return hostsim.UpstreamOverflow, "", "overflow"
 	}
 	switch {
@@ -335,40 +336,6 @@ func (r *routeTimer) stop() {
 	r.over = true
 	if r.t != nil {
 		r.t.Stop()
-	}
-}
-
-var errOverflow = errors.New("proxy: circuit breaker is open")
-
-// breaker bounds the running requests to upstream and the waiting ones.
-type breaker struct {
-	slots      chan struct{}
-	pending    atomic.Int64
-	maxPending int64
-}
-
-func newBreaker(maxActive, maxPending int) *breaker {
-	return &breaker{slots: make(chan struct{}, maxActive), maxPending: int64(maxPending)}
-}
-
-// acquire returns a slot, and waits for one if few enough requests wait already. It returns errOverflow or ctx's cause.
-func (b *breaker) acquire(ctx context.Context) (release func(), err error) {
-	release = func() { <-b.slots }
-	select {
-	case b.slots <- struct{}{}:
-		return release, nil
-	default:
-	}
-	if b.pending.Add(1) > b.maxPending {
-		b.pending.Add(-1)
-		return nil, errOverflow
-	}
-	defer b.pending.Add(-1)
-	select {
-	case b.slots <- struct{}{}:
-		return release, nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
 	}
 }
 

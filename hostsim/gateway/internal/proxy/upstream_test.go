@@ -425,38 +425,63 @@ func TestCancelledCallIsSilent(t *testing.T) {
 }
 
 func TestBreakerLimitsRequests(t *testing.T) {
-	b := newBreaker(1, 1)
-	release, err := b.acquire(t.Context())
+	l := listen(t)
+	u := newUpstream(l.Addr().String(), 10*time.Second, 0, 1, 1, 64<<10, func(string) {})
+	t.Cleanup(u.close)
+	first, firstDone := new(fakeFeed), make(chan struct{})
+	start := func(ctx context.Context, f *fakeFeed, done chan struct{}) {
+		ctx, cancel := context.WithCancelCause(ctx)
+		c := &upstreamCall{u: u, feed: f, q: newQueue(), ctx: ctx, cancel: cancel,
+			awaitRoom: func(context.Context) error { return nil }}
+		go func() {
+			defer close(done)
+			c.run(requests[0].headers, true)
+		}()
+	}
+	start(t.Context(), first, firstDone)
+	conn, err := l.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
-	type got struct {
-		release func()
-		err     error
+	defer conn.Close()
+	l.Close() // there is no second connection
+	br := bufio.NewReader(conn)
+	answerNext := func() {
+		if _, err := http.ReadRequest(br); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(conn, "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
 	}
-	waiting := make(chan got, 1)
-	go func() {
-		r, err := b.acquire(t.Context())
-		waiting <- got{r, err}
-	}()
-	for b.pending.Load() != 1 { // until the second one waits
+
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancelled, cancelledDone := new(fakeFeed), make(chan struct{})
+	start(ctx, cancelled, cancelledDone)
+	for len(u.slots) != 2 { // until the second one waits
 		runtime.Gosched()
 	}
-	if _, err := b.acquire(t.Context()); !errors.Is(err, errOverflow) {
-		t.Errorf("third caller: %v, want errOverflow", err)
+	if f := do(t, u, requests[0]); f.failure != hostsim.UpstreamOverflow {
+		t.Errorf("third call: failure %v, want an overflow", f.failure)
 	}
-	release()
-	g := <-waiting
-	if g.err != nil {
-		t.Fatal(g.err)
-	}
-	cancelled, cancel := context.WithCancelCause(t.Context())
 	cancel(errUnwanted)
-	if _, err := b.acquire(cancelled); !errors.Is(err, errUnwanted) {
-		t.Errorf("cancelled caller: %v", err)
+	<-cancelledDone
+	if cancelled.failure != 0 || cancelled.headers != nil {
+		t.Errorf("the cancelled call was told of failure %v, headers %v", cancelled.failure, cancelled.headers)
 	}
-	g.release()
-	if n := b.pending.Load(); n != 0 || len(b.slots) != 0 {
-		t.Errorf("%d pending, %d slots taken at the end", n, len(b.slots))
+
+	next, nextDone := new(fakeFeed), make(chan struct{})
+	start(t.Context(), next, nextDone)
+	answerNext()
+	<-firstDone
+	answerNext()
+	<-nextDone
+	for _, f := range []*fakeFeed{first, next} {
+		if f.headers.Get(":status") != "200" {
+			t.Errorf("a call within the limits got failure %v, headers %v", f.failure, f.headers)
+		}
+	}
+	if n := len(u.slots); n != 0 {
+		t.Errorf("%d slots are taken at the end", n)
 	}
 }
