@@ -7,72 +7,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
-	"sync"
-	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/client/internal/wire"
 )
-
-// callerWatch cancels a batch for which nobody waits any more.
-type callerWatch struct {
-	batch  []*write
-	cancel func()
-	timer  *time.Timer // nil for a batch of one message
-
-	mu      sync.Mutex
-	over    bool
-	waiting int
-	stops   []func() bool
-}
-
-// watchDelay is how long a batch may take before its callers are watched, which costs more than
-// most batches take.
-const watchDelay = 10 * time.Millisecond
-
-// watchCallers watches the callers of a batch until end.
-func watchCallers(batch []*write, cancel func()) *callerWatch {
-	w := &callerWatch{batch: batch, cancel: cancel}
-	if len(batch) == 1 {
-		w.begin()
-	} else {
-		w.timer = time.AfterFunc(watchDelay, w.begin)
-	}
-	return w
-}
-
-func (w *callerWatch) begin() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.over {
-		return
-	}
-	w.waiting = len(w.batch)
-	for _, one := range w.batch {
-		w.stops = append(w.stops, context.AfterFunc(one.ctx, w.left))
-	}
-}
-
-func (w *callerWatch) left() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.waiting--; w.waiting == 0 {
-		w.cancel()
-	}
-}
-
-// end is called before the batch's messages get results.
-func (w *callerWatch) end() {
-	if w.timer != nil {
-		w.timer.Stop()
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.over = true
-	for _, stop := range w.stops {
-		stop()
-	}
-}
 
 // append sends the messages as one batch.
 func (w *IdempotentWriter) append(ctx context.Context, batch []*write) ([]WriteResult, error) {

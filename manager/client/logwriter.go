@@ -267,10 +267,22 @@ func (w *IdempotentWriter) send(batch []*write) {
 		return
 	}
 	ctx, cancel := context.WithCancel(w.ctx)
-	watch := watchCallers(live, cancel)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		for _, one := range live {
+			select {
+			case <-one.ctx.Done():
+			case <-ctx.Done():
+				return
+			}
+		}
+		cancel() // nobody waits for the batch any more
+	}()
 	results, err := w.append(ctx, live)
-	watch.end()
 	cancel()
+	<-watched // no message is read once it has a result
+
 	if refused(err) && len(live) > 1 { // because of one of them: the others must not suffer
 		for _, one := range live {
 			w.send([]*write{one})

@@ -1,46 +1,10 @@
 package jobs
 
 import (
-	"cmp"
 	"context"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
-
-// DeadPage is one page of dead letters.
-type DeadPage struct {
-	DeadLetters []DeadLetter
-	// Cursor leads to the next page; empty when this is the last one.
-	Cursor string
-}
-
-// DeadLetters lists a function's dead letters, oldest failure first, with their
-// payloads. limit: 1 to MaxLimit, 100 when 0.
-func (q *Queue) DeadLetters(ctx context.Context, function string, limit int, cursor string) (DeadPage, error) {
-	limit, err := PageLimit(limit)
-	if err := cmp.Or(CheckName("function", function), err); err != nil {
-		return DeadPage{}, err
-	}
-	from, to := functionRange(function, classDead)
-	var page DeadPage
-	next, err := q.walk(ctx, []segment{{index: idxFunction, from: from, to: to}},
-		&ListQuery{Limit: limit, Cursor: cursor, Payloads: true}, func(r *record) error {
-			page.DeadLetters = append(page.DeadLetters, DeadLetter{
-				ID: r.ID, Job: r.job(), Reason: r.reason(), FailedAt: r.FinishedAt,
-			})
-			return nil
-		})
-	page.Cursor = next
-	return page, err
-}
-
-// reason says why the job failed.
-func (r *record) reason() string {
-	if r.Error != "" {
-		return r.Error
-	}
-	return "the worker gave no reason"
-}
 
 // replayed is the answer to a call that would run a replayed job again.
 func (r *record) replayed() error {

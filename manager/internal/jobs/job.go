@@ -290,14 +290,3 @@ type Retry struct {
 	// retry that is sent again does not run a job once more that failed again meanwhile.
 	EndedBy time.Time
 }
-
-// DeadLetter is a failed job that waits for an operator's decision.
-type DeadLetter struct {
-	// ID is the failed job's.
-	ID string
-	// Job is the failed job.
-	Job Job
-	// Reason is why it failed.
-	Reason   string
-	FailedAt time.Time
-}

@@ -177,9 +177,6 @@ const viewChunk = 16
 // state between two pages may be missed or appear twice. Jobs that cannot be read are left out.
 func (q *Queue) List(ctx context.Context, l ListQuery) (Page, error) {
 	l.Limit = cmp.Or(l.Limit, 100)
-	if l.Limit == 0 {
-		l.Limit = 100
-	}
 	if err := l.check(); err != nil {
 		return Page{}, err
 	}

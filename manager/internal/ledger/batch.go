@@ -33,9 +33,6 @@ type Item struct {
 
 	key   string
 	phase phase
-	own   bool // previewed: the token holds the entry
-	// prints are those of a mismatch that was previewed.
-	prints *Prints
 }
 
 // Attempt names an attempt, and the durability that its caller says the key has.
@@ -60,10 +57,9 @@ func (it *Item) Attempt() Attempt {
 type phase uint8
 
 const (
-	answered  phase = iota // has its answer
-	open                   // for the transaction that the items share
-	previewed              // has an answer from a read-only transaction, which may not hold yet
-	separate               // for a transaction of its own, after the shared one
+	answered phase = iota // has its answer
+	open                  // for the transaction that the items share
+	separate              // for a transaction of its own, after the shared one
 )
 
 // Batch makes the calls of all items, in one transaction where possible, and stores each answer in its item. Each item
@@ -82,9 +78,6 @@ func (l *Ledger) Batch(ctx context.Context, items []Item) {
 	l.counters.batchItems.Add(uint64(len(items)))
 	for i := range items {
 		items[i].check(l)
-	}
-	if l.viewFirst {
-		l.lookupBatch(ctx, items)
 	}
 	l.batch(ctx, items)
 }
@@ -157,7 +150,11 @@ func (l *Ledger) together(ctx context.Context, items []Item) error {
 			return err
 		}
 	}
-	replacePhase(items, open, separate)
+	for i := range items {
+		if items[i].phase == open {
+			items[i].phase = separate
+		}
+	}
 	return nil
 }
 
@@ -168,14 +165,6 @@ func countPhase(items []Item, p phase) (n int) {
 		}
 	}
 	return n
-}
-
-func replacePhase(items []Item, from, to phase) {
-	for i := range items {
-		if items[i].phase == from {
-			items[i].phase = to
-		}
-	}
 }
 
 // hasOpenReserve reports whether a reserve is open.
@@ -320,49 +309,6 @@ func (tx *Tx) serve(it *Item) (reply Reply, more bool, err error) {
 		reply = Reply{}
 	}
 	return reply, more, err
-}
-
-// lookupBatch answers duplicates among the reserves from a read-only transaction. It skips those after another item of
-// their key that it cannot answer.
-func (l *Ledger) lookupBatch(ctx context.Context, items []Item) {
-	if !hasOpenReserve(items) {
-		return
-	}
-	q := lookup{l: l}
-	err := l.store.View(ctx, func(stx store.Tx) error {
-		replacePhase(items, previewed, open)
-		for i := range items {
-			it := &items[i]
-			if it.phase != open || it.Op != OpReserve || hasPhase(items[:i], open, it.key) {
-				continue
-			}
-			q.key, q.token, q.fingerprint = it.key, it.Reserve.Token, it.Reserve.Fingerprint
-			err := q.read(stx)
-			if errors.Is(err, store.ErrUnreadable) {
-				continue
-			}
-			if err != nil {
-				return err
-			}
-			if q.ok || q.refusal != nil {
-				it.phase, it.Reply, it.Err, it.own, it.prints = previewed, q.reply, q.refusal, q.own, q.prints
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		replacePhase(items, previewed, open) // the read-write transaction that follows reports the error
-		return
-	}
-	for i := range items {
-		if it := &items[i]; it.phase == previewed {
-			it.phase = answered
-			l.tellLookup(ctx, it.key, &found{own: it.own, refusal: it.Err, prints: it.prints})
-			if !it.awaits() {
-				l.tellReserve(ctx, it.key, it.Reply, it.Err)
-			}
-		}
-	}
 }
 
 // awaits reports whether the answer is one that Place.Await replaces.

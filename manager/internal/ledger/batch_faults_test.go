@@ -25,7 +25,7 @@ type faulty struct {
 	fails func(update, items int) error
 	twice bool // each function runs twice, and only the second run counts
 
-	updates, views int
+	updates int
 }
 
 func (f *faulty) Capabilities() store.Capabilities {
@@ -61,11 +61,6 @@ func (f *faulty) Update(ctx context.Context, fn func(store.Tx) error) error {
 	return err
 }
 
-func (f *faulty) View(ctx context.Context, fn func(store.Tx) error) error {
-	f.views++
-	return f.Store.View(ctx, fn)
-}
-
 // watchedTx notes which entries are asked for.
 type watchedTx struct {
 	store.Tx
@@ -79,23 +74,19 @@ func (tx *watchedTx) Get(c store.Collection, key string) ([]byte, error) {
 	return tx.Tx.Get(c, key)
 }
 
-// faultyLedger is a ledger on a faulty store of the given kind: one of this process, one that is
-// shared, or one on which looking first pays.
+// faultyLedger is a ledger on a faulty store of the given kind: one of this process, or one that is shared.
 func faultyLedger(t *testing.T, kind string, opts Options) (*Ledger, *faulty, *clock) {
 	t.Helper()
 	c := newClock()
 	f := &faulty{Store: mem.New(mem.Options{Clock: c.Now}), caps: func(caps store.Capabilities) store.Capabilities {
-		switch kind {
-		case "shared":
+		if kind == "shared" {
 			caps.Shared, caps.Sizes = true, false
-		case "views":
-			caps.FreeReads = false
 		}
 		return caps
 	}}
 	t.Cleanup(func() { _ = f.Store.Close() })
 	l := ledgerOn(t, f, opts)
-	f.updates, f.views = 0, 0
+	f.updates = 0
 	return l, f, c
 }
 
@@ -125,10 +116,9 @@ func wants(t *testing.T, items []Item, want ...string) {
 
 func calls(t *testing.T, l *Ledger, op Op, o Outcome) uint64 { return stats(t, l).Calls[op][o] }
 
-var kinds = []string{"own", "shared", "views"}
+var kinds = []string{"own", "shared"}
 
-// TestBatchIsOneTransaction: new keys, outcomes and refusals are one transaction, duplicates none
-// where looking first pays.
+// TestBatchIsOneTransaction: new keys, outcomes and refusals are one transaction, and so are duplicates.
 func TestBatchIsOneTransaction(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
@@ -140,15 +130,12 @@ func TestBatchIsOneTransaction(t *testing.T) {
 			if f.updates != 1 {
 				t.Errorf("%d transactions for new keys", f.updates)
 			}
-			f.updates, f.views = 0, 0
+			f.updates = 0
 			items = reserves8("t2")
 			l.Batch(t.Context(), items)
 			wants(t, items, "pending", "committed", "pending")
-			if want := map[string]int{"own": 1, "shared": 1, "views": 0}[kind]; f.updates != want {
+			if f.updates != 1 {
 				t.Errorf("%d transactions for duplicates", f.updates)
-			}
-			if kind == "views" && f.views != 1 {
-				t.Errorf("looked %d times", f.views)
 			}
 			if s := stats(t, l); s.Batches != 2 || s.BatchItems != 18 || s.Calls[OpReserve][OutcomePending] != 7 || s.Calls[OpReserve][OutcomeReplayed] != 1 {
 				t.Errorf("counted %+v", s)

@@ -20,8 +20,6 @@ type Ledger struct {
 	opts   Options
 	shared bool // several managers may share the engine
 	sizes  bool // store.Capabilities.Sizes
-	// viewFirst: it pays to look for a duplicate in a View before starting an Update.
-	viewFirst bool
 
 	counters counters
 	funnel   funnel
@@ -85,7 +83,7 @@ func New(st store.Store, opts Options) (*Ledger, error) {
 		return nil, err
 	}
 	caps := st.Capabilities()
-	l := &Ledger{store: st, opts: opts, shared: caps.Shared, sizes: caps.Sizes, viewFirst: !caps.Shared && !caps.FreeReads}
+	l := &Ledger{store: st, opts: opts, shared: caps.Shared, sizes: caps.Sizes}
 	l.waits.max, l.waits.queues, l.waits.drain = int64(opts.MaxWaiters), make(map[string]*queue), make(chan struct{})
 	l.origins.id, l.origins.recorded = rand.Text()[:16], make(chan struct{}, 1)
 	if err := l.openWindow(context.Background()); err != nil {
@@ -130,12 +128,6 @@ func (l *Ledger) Reserve(ctx context.Context, req *api.ReserveRequest, hold Hold
 // reserve tries once. It counts everything except replays and pending answers, which a waiting call may meet several
 // times.
 func (l *Ledger) reserve(ctx context.Context, key string, req *api.ReserveRequest) (Reply, error) {
-	if l.viewFirst {
-		// Most duplicates end here.
-		if reply, ok, err := l.lookup(ctx, key, req); ok || err != nil {
-			return reply, err
-		}
-	}
 	it := Item{Op: OpReserve, Reserve: *req, key: key}
 	l.alone(ctx, &it)
 	return it.Reply, it.Err

@@ -293,13 +293,6 @@ func (s *faultyStore) View(ctx context.Context, fn func(store.Tx) error) error {
 	return s.Store.View(ctx, fn)
 }
 
-// Capabilities makes the ledger look for duplicates with View first.
-func (s *faultyStore) Capabilities() store.Capabilities {
-	c := s.Store.Capabilities()
-	c.FreeReads = false
-	return c
-}
-
 func TestStoreErrorsReachTheCaller(t *testing.T) {
 	st := &faultyStore{Store: mem.New(mem.Options{})}
 	l := ledgerOn(t, st, Options{})
@@ -311,8 +304,8 @@ func TestStoreErrorsReachTheCaller(t *testing.T) {
 		t.Errorf("commit: %v", err)
 	}
 	st.view.set(store.ErrUnavailable)
-	if _, err := l.Reserve(t.Context(), reserveReq("k", "t"), nil); !errors.Is(err, store.ErrUnavailable) {
-		t.Errorf("reserve: %v", err)
+	if _, _, err := l.Recorded(t.Context(), reserveReq("k", "t")); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("recorded: %v", err)
 	}
 	st.update.set(nil)
 	st.view.set(nil)

@@ -397,7 +397,7 @@ func TestStoreFailureEndsAWait(t *testing.T) {
 			mustReserve(t, l, "k", "t0", api.StateReserved)
 			a := hold(t.Context(), l, "k", "a", 30*time.Second)
 			b := hold(t.Context(), l, "k", "b", 30*time.Second)
-			st.view.set(store.ErrFailed)
+			st.update.set(store.ErrFailed)
 			<-a.done
 			<-b.done
 			if !errors.Is(a.err, store.ErrFailed) || !errors.Is(b.err, store.ErrFailed) {

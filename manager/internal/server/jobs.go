@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -343,12 +344,15 @@ func (h *jobHandlers) deadLetters(r *httpd.Request, w *httpd.Response) error {
 	if err != nil {
 		return err
 	}
-	page, err := h.queue.DeadLetters(r.Context(), r.Param(0), limit, cursor)
+	if err := jobs.CheckName("function", r.Param(0)); err != nil {
+		return err
+	}
+	page, err := h.queue.List(r.Context(), jobs.ListQuery{Function: r.Param(0), State: jobs.Failed, Limit: limit, Cursor: cursor, Payloads: true})
 	if err != nil {
 		return err
 	}
-	return answer(w, schema.DeadPage{Cursor: page.Cursor, DeadLetters: convert(page.DeadLetters, func(l *jobs.DeadLetter) schema.DeadLetter {
-		return schema.DeadLetter{ID: l.ID, Job: jobOf(&l.Job, formWhole), Reason: l.Reason, FailedAt: l.FailedAt}
+	return answer(w, schema.DeadPage{Cursor: page.Cursor, DeadLetters: convert(page.Jobs, func(j *jobs.Job) schema.DeadLetter {
+		return schema.DeadLetter{ID: j.ID, Job: jobOf(j, formWhole), Reason: cmp.Or(j.Error, "the worker gave no reason"), FailedAt: j.FinishedAt}
 	})})
 }
 

@@ -89,6 +89,7 @@ func TestJobRequestsAreReadStrictly(t *testing.T) {
 		{"POST", "/v1/functions/a%2Fb/pause", ``, "function"},
 		{"POST", "/v1/functions/f/pause", `{"nope":1}`, "nope"},
 		{"GET", "/v1/functions/f/dead-letters?limit=-1", ``, "limit"},
+		{"GET", "/v1/functions/a%2Fb/dead-letters", ``, "function"},
 	} {
 		status, code := 400, api.CodeInvalidRequest
 		if strings.Contains(c.body, strings.Repeat("e", 99)) {

@@ -266,9 +266,6 @@ type Capabilities struct {
 	Shared bool
 	// Quorum: what is acknowledged is on several machines, and the loss of one does not undo it.
 	Quorum bool
-	// FreeReads: an Update whose function writes nothing costs no more than a View, and waits only for what a View
-	// would wait for.
-	FreeReads bool
 	// Sizes: Tx.Size counts. The engine knows the sizes without a look at the records.
 	Sizes bool
 	// TimePrecision is the granularity of Tx.Now.

@@ -1,7 +1,6 @@
 package jobstest
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -80,11 +79,7 @@ var boundTests = map[string]func(*env){
 	},
 	"the number of functions with settings is bounded": func(e *env) {
 		e.fillSettings(2, 0) // what so many calls of Pause leave
-		err := e.q.Pause(e.ctx, "one-more")
-		var fe *jobs.FieldError
-		if !errors.As(err, &fe) || fe.Field != "function" {
-			e.Fatalf("got %v, want a FieldError", err)
-		}
+		e.wantField("one more", "function", e.q.Pause(e.ctx, "one-more"))
 		e.pause("f0500")
 		e.resume("f0500")
 		e.pause("one-more")
@@ -92,11 +87,7 @@ var boundTests = map[string]func(*env){
 	"functions that had jobs with keys make room for others": func(e *env) {
 		e.fillSettings(0, 1)
 		e.job(jobs.Submission{ID: "waits", Function: "f0007", ConcurrencyKey: "k"})
-		_, err := e.q.Enqueue(e.ctx, jobs.Submission{Function: "one-more", ConcurrencyKey: "k"})
-		var fe *jobs.FieldError
-		if !errors.As(err, &fe) || fe.Field != "function" {
-			e.Fatalf("got %v, want a FieldError", err)
-		}
+		e.wantField("one more", "function", errOf(e.q.Enqueue(e.ctx, jobs.Submission{Function: "one-more", ConcurrencyKey: "k"})))
 		e.duties(e.q)
 		e.duties(e.q)
 		for i := range 100 {

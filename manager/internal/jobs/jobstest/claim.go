@@ -174,11 +174,7 @@ var claimTests = map[string]func(*env){
 			"wait_ms":    {Worker: "w", Wait: -1},
 			"wait_ms ":   {Worker: "w", Wait: jobs.MaxWait + 1},
 		} {
-			_, err := e.q.Claim(e.ctx, c)
-			var fe *jobs.FieldError
-			if !errors.As(err, &fe) || fe.Field != strings.TrimSpace(field) {
-				e.Errorf("%+v: got %v, want a FieldError for %s", c, err, field)
-			}
+			e.wantField(fmt.Sprintf("%+v", c), strings.TrimSpace(field), errOf(e.q.Claim(e.ctx, c)))
 		}
 	},
 	"a waiting claim gets a job when it is submitted": func(e *env) {

@@ -76,7 +76,7 @@ var deadlineTests = map[string]func(*env){
 		e.pass(span)
 		e.duties(e.q)
 		d := e.letters("f")
-		if len(d) != 1 || d[0].ID != "a" || !strings.HasPrefix(d[0].Reason, "it expired at ") {
+		if len(d) != 1 || d[0].ID != "a" || !strings.HasPrefix(d[0].Error, "it expired at ") {
 			e.Fatalf("dead letters %+v", d)
 		}
 		out, err := e.q.Replay(e.ctx, "f", "a")
@@ -188,7 +188,7 @@ var deadlineTests = map[string]func(*env){
 		e.claim(jobs.ClaimRequest{Lease: 3 * span})
 		e.pass(2 * span)
 		e.duties(q)
-		if d := e.letters("f"); len(d) != 1 || !strings.Contains(d[0].Reason, "timeout") {
+		if d := e.letters("f"); len(d) != 1 || !strings.Contains(d[0].Error, "timeout") {
 			e.Errorf("dead letters %+v", d)
 		}
 		if c := q.Counters(); c.TimedOut != 2 {

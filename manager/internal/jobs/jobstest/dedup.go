@@ -1,7 +1,6 @@
 package jobstest
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -384,11 +383,8 @@ var dedupTests = map[string]func(*env){
 		for i := range jobs.MaxWALLocations {
 			s.WALLocations = append(s.WALLocations, jobs.WALLocation{Database: fmt.Sprintf("db%02d", i), LSN: 1})
 		}
-		_, err := e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Dedup: s.Dedup, WALLocations: s.WALLocations})
-		var fe *jobs.FieldError
-		if !errors.As(err, &fe) || fe.Field != "wal_locations" {
-			e.Fatalf("got %v, want a FieldError", err)
-		}
+		s.Function = "f"
+		e.wantField("one too many", "wal_locations", errOf(e.q.Enqueue(e.ctx, s)))
 		if got := e.get(a.ID).WALLocations.Map(); len(got) != 1 {
 			e.Fatalf("positions after the refusal: %v", got)
 		}

@@ -81,7 +81,7 @@ var durableTests = map[string]func(*env){
 		if _, err := e.q.Heartbeat(e.ctx, "active", active.Lease.Token, 0, nil); err != nil {
 			e.Errorf("heartbeat: %v", err)
 		}
-		if got := e.letters("f"); len(got) != 1 || got[0].ID != "dead" || got[0].Reason != "why" {
+		if got := e.letters("f"); len(got) != 1 || got[0].ID != "dead" || got[0].Error != "why" {
 			e.Errorf("dead letters %+v", got)
 		}
 		if got := e.get("done"); string(got.Result) != `{"a":1}` {

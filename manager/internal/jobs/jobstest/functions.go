@@ -148,13 +148,10 @@ func (e *env) bury(s jobs.Submission, reason string) jobs.Job {
 	return done
 }
 
-func (e *env) letters(function string) []jobs.DeadLetter {
+// letters are the dead letters of a function, with their payloads.
+func (e *env) letters(function string) []jobs.Job {
 	e.Helper()
-	page, err := e.q.DeadLetters(e.ctx, function, 0, "")
-	if err != nil || page.Cursor != "" {
-		e.Fatalf("DeadLetters(%s): %v, cursor %q", function, err, page.Cursor)
-	}
-	return page.DeadLetters
+	return e.list(jobs.ListQuery{Function: function, State: jobs.Failed, Payloads: true})
 }
 
 var deadTests = map[string]func(*env){
@@ -166,8 +163,8 @@ var deadTests = map[string]func(*env){
 		e.job(jobs.Submission{})
 		e.finish(e.claimOne(), jobs.Complete)
 		got := e.letters("f")
-		if len(got) != 2 || got[0].ID != "a" || got[1].ID != "b" || got[0].Reason != "no money" || got[1].Reason == "" ||
-			!got[0].FailedAt.Equal(a.FinishedAt) || string(got[0].Job.Payload) != string(payload) || got[0].Job.State != jobs.Failed {
+		if len(got) != 2 || got[0].ID != "a" || got[1].ID != "b" || got[0].Error != "no money" || got[1].Error != "" ||
+			!got[0].FinishedAt.Equal(a.FinishedAt) || string(got[0].Payload) != string(payload) || got[0].State != jobs.Failed {
 			e.Fatalf("dead letters %+v", got)
 		}
 		if n := len(e.letters("g")) + len(e.letters("ff")); n != 1 {
@@ -181,22 +178,7 @@ var deadTests = map[string]func(*env){
 			e.bury(jobs.Submission{ID: id}, "x")
 			want = append(want, id)
 		}
-		var got []string
-		for cursor := ""; ; {
-			page, err := e.q.DeadLetters(e.ctx, "f", 7, cursor)
-			if err != nil || len(page.DeadLetters) > 7 {
-				e.Fatalf("%d dead letters, %v", len(page.DeadLetters), err)
-			}
-			for _, l := range page.DeadLetters {
-				got = append(got, l.ID)
-			}
-			if cursor = page.Cursor; cursor == "" {
-				break
-			}
-		}
-		if fmt.Sprint(got) != fmt.Sprint(want) {
-			e.Fatalf("got %v", got)
-		}
+		e.wantIDs("dead letters", e.list(jobs.ListQuery{Function: "f", State: jobs.Failed, Limit: 7}), want...)
 	},
 	"replay enqueues a fresh job and removes the letter": func(e *env) {
 		payload := []byte(`"` + strings.Repeat("p", 1000) + `"`)
@@ -300,10 +282,9 @@ var deadTests = map[string]func(*env){
 		for _, err := range []error{
 			errOf(e.q.Replay(e.ctx, "", "a")),
 			errOf(e.q.Replay(e.ctx, "f", "")),
-			errOf(e.q.DeadLetters(e.ctx, "", 0, "")),
-			errOf(e.q.DeadLetters(e.ctx, "f", -1, "")),
-			errOf(e.q.DeadLetters(e.ctx, "f", 0, "!")),
-			errOf(e.q.DeadLetters(e.ctx, "f", 0, "_wAB")),
+			errOf(e.q.List(e.ctx, jobs.ListQuery{Function: "f", State: jobs.Failed, Limit: -1})),
+			errOf(e.q.List(e.ctx, jobs.ListQuery{Function: "f", State: jobs.Failed, Cursor: "!"})),
+			errOf(e.q.List(e.ctx, jobs.ListQuery{Function: "f", State: jobs.Failed, Cursor: "_wAB"})),
 		} {
 			if !errors.As(err, &fe) {
 				e.Errorf("got %v, want a FieldError", err)

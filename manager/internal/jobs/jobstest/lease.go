@@ -62,9 +62,8 @@ var leaseTests = map[string]func(*env){
 			e.Fatalf("job %+v", j)
 		}
 		e.wantFenced("a", last.Lease.Token)
-		page, err := e.q.DeadLetters(e.ctx, "f", 0, "")
-		if err != nil || len(page.DeadLetters) != 1 || page.DeadLetters[0].Reason != j.Error {
-			e.Fatalf("dead letters %+v, %v", page, err)
+		if letters := e.letters("f"); len(letters) != 1 || letters[0].Error != j.Error {
+			e.Fatalf("dead letters %+v", letters)
 		}
 	},
 	"lost leases and dead letters are reported once": func(e *env) {

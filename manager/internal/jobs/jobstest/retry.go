@@ -161,9 +161,8 @@ var retryTests = map[string]func(*env){
 		if got.State != jobs.Queued || got.Attempt != 0 || got.Result != nil || !got.FinishedAt.IsZero() {
 			e.Fatalf("retried: %+v", got)
 		}
-		page, err := e.q.DeadLetters(e.ctx, "f", 0, "")
-		if err != nil || len(page.DeadLetters) != 0 {
-			e.Fatalf("dead letters after the retry: %+v, %v", page, err)
+		if letters := e.letters("f"); len(letters) != 0 {
+			e.Fatalf("dead letters after the retry: %+v", letters)
 		}
 		e.wantFenced("a", j.Lease.Token)
 		again := e.claimOne()

@@ -347,7 +347,7 @@ func (s *Store) Watch(topic string) store.Watcher { return s.hub.Watch(topic) }
 // Capabilities implements store.Store.
 func (s *Store) Capabilities() store.Capabilities {
 	return store.Capabilities{
-		Name: "etcd", Durable: true, Quorum: true, Shared: true, FreeReads: true, TimePrecision: time.Microsecond, Behind: s.clock.behind, Space: s.space,
+		Name: "etcd", Durable: true, Quorum: true, Shared: true, TimePrecision: time.Microsecond, Behind: s.clock.behind, Space: s.space,
 	}
 }
 

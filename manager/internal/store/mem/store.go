@@ -366,7 +366,7 @@ func (s *Store) Len(ctx context.Context, name store.Collection, indexName string
 
 // Capabilities implements store.Store.
 func (s *Store) Capabilities() store.Capabilities {
-	c := store.Capabilities{Name: "memory", FreeReads: true, Sizes: true, TimePrecision: time.Nanosecond}
+	c := store.Capabilities{Name: "memory", Sizes: true, TimePrecision: time.Nanosecond}
 	if s.log != nil {
 		c.Name, c.Durable, c.Scrub = "wal", true, s.Scrub
 	}
