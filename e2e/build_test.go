@@ -79,7 +79,9 @@ func build(dir string) error {
 		return nil
 	}
 	racingDir = filepath.Join(dir, "racing")
-	return buildPrograms(root, racingDir, "CGO_ENABLED=1", "-race", "-tags=pebblegozstd")
+	// With the flags of make test-deep, which has compiled the packages.
+	return buildPrograms(root, racingDir, "CGO_ENABLED=1", "-race", "-tags=pebblegozstd",
+		"-gcflags=modernc.org/sqlite/lib=-race=false", "-gcflags=modernc.org/libc=-race=false")
 }
 
 // buildPrograms builds the programs as in a release, which has no C, or with the race detector, which needs it.

@@ -267,6 +267,8 @@ func TestRestoreQuarantinesUnknownKeys(t *testing.T) {
 	}
 }
 
+// TestTwoManagersShipToOnePlace: the manager of a copied directory does not ship, and runs no key that the copies of the other
+// one's log have.
 func TestTwoManagersShipToOnePlace(t *testing.T) {
 	t.Parallel()
 	_, bucket, env := newBucket(t)
@@ -277,11 +279,12 @@ func TestTwoManagersShipToOnePlace(t *testing.T) {
 	}
 	copied := copyFiles(t, dir)
 	first := env.startManager(t, "--data-dir", dir, "--ship-to", shipBucket, "--ship-interval-seconds", "0.05")
+	before := nextMillisecond(t)
 	commitKey(t, first.addr["api"], "k")
-	shippedSince(t, bucket, time.Now().Add(-time.Hour))
+	shippedSince(t, bucket, before)
 	second := env.startManager(t, "--data-dir", copied, "--ship-to", shipBucket, "--admin", "127.0.0.1:0")
 	waitFor(t, "the second says that it has no lease", func() bool { return strings.Contains(second.stderr.String(), "lease") })
-	commitKey(t, second.addr["api"], "k") // it still serves
+	wantQuarantine(t, "POST", "http://"+second.addr["api"]+"/v1/ledger/reserve", `{"key":"k","token":"again"}`)
 	if code := second.stop(t); code != 0 {
 		t.Errorf("exit code %d: %s", code, second.stderr)
 	}
