@@ -179,7 +179,9 @@ func startEngine(t *testing.T, dir string, store object.Store, change func(*ship
 			l.lacked = append(l.lacked, shipped)
 			return nil
 		}}
-		l.compared = s.Compare(t.Context(), of) == nil
+		if _, held := store.(*holding); !held { // which holds reads of a shipper
+			l.compared = s.Compare(t.Context(), of) == nil
+		}
 		s.Start(of)
 		l.shipper = s
 	}

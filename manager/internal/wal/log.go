@@ -67,7 +67,7 @@ type Log struct {
 	wg          sync.WaitGroup
 	recovery    Recovery
 
-	snapshotting sync.Mutex       // held while Snapshot runs
+	snapshotting chan struct{}    // has a value while Snapshot runs, or Close
 	garbage      []string         // files to delete with the next snapshot; guarded by snapshotting
 	undeleted    map[string]error // files of garbage that could not be deleted; guarded by mu
 }
@@ -367,8 +367,8 @@ func (l *Log) Close() error {
 	l.broadcastRoom()
 	l.mu.Unlock()
 	// No file of the directory may change once its lock is released.
-	l.snapshotting.Lock()
-	defer l.snapshotting.Unlock()
+	l.snapshotting <- struct{}{}
+	defer func() { <-l.snapshotting }()
 	close(l.closing)
 	l.wg.Wait()
 	err := l.Err()

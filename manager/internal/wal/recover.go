@@ -56,15 +56,16 @@ func Open(ctx context.Context, dir string, opts Options) (*Log, error) {
 		return nil, err
 	}
 	l := &Log{
-		opts:        opts,
-		fs:          opts.FS,
-		dir:         dir,
-		lock:        lock,
-		failed:      make(chan struct{}),
-		wake:        make(chan struct{}, 1),
-		prepareWake: make(chan struct{}, 1),
-		closing:     make(chan struct{}),
-		prepareAt:   math.MaxInt64,
+		opts:         opts,
+		fs:           opts.FS,
+		dir:          dir,
+		lock:         lock,
+		failed:       make(chan struct{}),
+		wake:         make(chan struct{}, 1),
+		prepareWake:  make(chan struct{}, 1),
+		closing:      make(chan struct{}),
+		snapshotting: make(chan struct{}, 1),
+		prepareAt:    math.MaxInt64,
 
 		mayLead: true, markArmed: true, markDue: time.NewTimer(markDelay),
 	}

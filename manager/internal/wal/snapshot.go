@@ -125,8 +125,12 @@ func (l *Log) Snapshot(ctx context.Context, seq, keep uint64, records ...[]byte)
 	if keep < 1 || keep > seq+1 {
 		return fmt.Errorf("wal: keep is %d, it must be 1 to %d", keep, seq+1)
 	}
-	l.snapshotting.Lock()
-	defer l.snapshotting.Unlock()
+	select {
+	case l.snapshotting <- struct{}{}:
+		defer func() { <-l.snapshotting }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	if err := l.Err(); err != nil {
 		return err
 	}
