@@ -127,11 +127,13 @@ func TestSnapshotWhileAppending(t *testing.T) {
 	mustAppend(t, l, body(201))
 	<-g.entered
 	ctx, cancel := context.WithCancel(t.Context())
+	go func() { done <- l.Snapshot(ctx, 201, 201+1, snapshotOf(201)...) }()
+	<-wrote
 	cancel()
-	if err := l.Snapshot(ctx, 201, 201+1, snapshotOf(201)...); !errors.Is(err, context.Canceled) {
+	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("a snapshot of a record that is not durable: %v", err)
 	}
-	if <-wrote; countSuffix(fs.Names(), ".tmp") != 0 {
+	if countSuffix(fs.Names(), ".tmp") != 0 {
 		t.Errorf("files are %v", fs.Names())
 	}
 	go func() { done <- l.Snapshot(t.Context(), 201, 201+1, snapshotOf(201)...) }()
